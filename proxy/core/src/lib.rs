@@ -1,1 +1,23 @@
-//! placeholder
+//! The model: routes, policies, backends and certificates as plain values.
+//!
+//! The controller writes these values, the proxy reads them. Nothing here does I/O, knows
+//! Kubernetes or knows Pingora; a new dependency of this crate needs an ADR.
+
+pub mod backend;
+pub mod cert;
+pub mod policy;
+pub mod route;
+pub mod slot;
+pub mod snapshot;
+pub mod source;
+
+pub use backend::{Backend, BackendAddress, BackendProtocol, ServicePort, Unavailable};
+pub use cert::{CertStore, CertifiedKey};
+pub use policy::{Access, Auth, Policy, Timeouts};
+pub use route::host::{HostPattern, InvalidHost, RequestHost};
+pub use route::path::{InvalidPath, PathMatch};
+pub use route::table::{NoMatch, RouteTable, VirtualHost};
+pub use route::{Precedence, Route};
+pub use slot::Slot;
+pub use snapshot::{Publisher, Reader, Snapshot, channel};
+pub use source::{Kind, ResourceRef};

@@ -1,0 +1,56 @@
+//! Per-route settings, validated. One value per feature; the parsers live in the controller.
+
+use std::time::Duration;
+
+/// Everything that decides how one route's requests are treated.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
+pub struct Policy {
+    /// Address lists.
+    pub access: Access,
+    /// The one authentication mechanism of the route.
+    pub auth: Auth,
+    /// Backend timeouts.
+    pub timeouts: Timeouts,
+}
+
+/// Who may reach the route by address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub enum Access {
+    /// Everybody.
+    #[default]
+    Open,
+    /// Nobody: an address list is asked for that cannot be honoured (403).
+    Denied,
+}
+
+/// The authentication mechanism of a route. Anything of the auth family that cannot be resolved
+/// in full is `Misconfigured`; no error leads to `Open`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub enum Auth {
+    /// No authentication asked for.
+    #[default]
+    Open,
+    /// Asked for, but not usable: 501 to everybody.
+    Misconfigured,
+}
+
+/// Backend timeouts; `None` means no limit (annotation value `"0"`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Timeouts {
+    /// DNS, TCP and TLS together; 60 s by default.
+    pub connect: Option<Duration>,
+    /// Inactivity while reading from the backend; 300 s by default.
+    pub read: Option<Duration>,
+    /// Inactivity while writing to the backend; 300 s by default.
+    pub send: Option<Duration>,
+}
+
+impl Default for Timeouts {
+    fn default() -> Self {
+        Self {
+            connect: Some(Duration::from_secs(60)),
+            read: Some(Duration::from_secs(300)),
+            send: Some(Duration::from_secs(300)),
+        }
+    }
+}

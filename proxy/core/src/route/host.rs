@@ -1,0 +1,220 @@
+//! Host names: what a request asks for and what a rule declares.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+/// Longest host name we accept (RFC 1035 section 2.3.4, with room for brackets).
+pub const MAX_HOST: usize = 255;
+
+/// Scratch space for a lower-cased host, so that the hot path allocates nothing.
+pub struct HostBuf([u8; MAX_HOST]);
+
+impl Default for HostBuf {
+    fn default() -> Self {
+        Self([0; MAX_HOST])
+    }
+}
+
+/// Lower-cases ASCII into `buf` where needed. `None` if the name is too long.
+pub(crate) fn lower<'a>(name: &'a str, buf: &'a mut HostBuf) -> Option<&'a str> {
+    if name.len() > MAX_HOST {
+        return None;
+    }
+    if !name.bytes().any(|b| b.is_ascii_uppercase()) {
+        return Some(name);
+    }
+    let out = &mut buf.0[..name.len()];
+    out.copy_from_slice(name.as_bytes());
+    out.make_ascii_lowercase();
+    std::str::from_utf8(out).ok()
+}
+
+/// Not a host name, or not a port behind it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidHost {
+    /// Nothing there.
+    #[error("host is empty")]
+    Empty,
+    /// Longer than 255 octets.
+    #[error("host is longer than {MAX_HOST} octets")]
+    TooLong,
+    /// An octet that no host name holds, an empty label, or an unbalanced bracket.
+    #[error("host holds an octet or label that no host name has")]
+    Syntax,
+    /// A port that is not a number up to 65535.
+    #[error("port is not a number up to 65535")]
+    Port,
+    /// A `*` anywhere but as the whole first label.
+    #[error("a wildcard must be the whole first label, as in *.example.com")]
+    Wildcard,
+}
+
+/// The authority of a request: host without port and trailing dot in lower case, and the port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RequestHost<'a> {
+    /// What routes are looked up by.
+    pub host: &'a str,
+    /// The port the client named, if any.
+    pub port: Option<u16>,
+}
+
+impl<'a> RequestHost<'a> {
+    /// Parses a `Host` header or `:authority` (RFC 9110 section 7.2): port and one trailing dot are
+    /// not part of the name, case does not matter, an empty port is none.
+    pub fn parse(raw: &'a [u8], buf: &'a mut HostBuf) -> Result<Self, InvalidHost> {
+        let text = std::str::from_utf8(raw).map_err(|_| InvalidHost::Syntax)?;
+        let (name, port) = if text.starts_with('[') {
+            let end = text.find(']').ok_or(InvalidHost::Syntax)?;
+            let (name, rest) = text.split_at(end + 1);
+            match rest.strip_prefix(':') {
+                Some(p) => (name, p),
+                None if rest.is_empty() => (name, ""),
+                None => return Err(InvalidHost::Syntax),
+            }
+        } else {
+            text.split_once(':').unwrap_or((text, ""))
+        };
+        let port = match port {
+            "" => None,
+            p if p.len() <= 5 && p.bytes().all(|b| b.is_ascii_digit()) => {
+                Some(p.parse().map_err(|_| InvalidHost::Port)?)
+            }
+            _ => return Err(InvalidHost::Port),
+        };
+        if name.starts_with('[') {
+            name[1..name.len() - 1].parse::<std::net::Ipv6Addr>().map_err(|_| InvalidHost::Syntax)?;
+        }
+        let name = name.strip_suffix('.').unwrap_or(name);
+        if !name.starts_with('[') {
+            check_labels(name)?;
+        }
+        Ok(Self { host: lower(name, buf).ok_or(InvalidHost::TooLong)?, port })
+    }
+}
+
+fn check_labels(name: &str) -> Result<(), InvalidHost> {
+    if name.is_empty() {
+        return Err(InvalidHost::Empty);
+    }
+    if name.len() > MAX_HOST {
+        return Err(InvalidHost::TooLong);
+    }
+    let mut previous = b'.';
+    for b in name.bytes() {
+        match b {
+            b'.' if previous == b'.' => return Err(InvalidHost::Syntax),
+            b'.' | b'-' | b'_' | b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' => previous = b,
+            _ => return Err(InvalidHost::Syntax),
+        }
+    }
+    if previous == b'.' { Err(InvalidHost::Syntax) } else { Ok(()) }
+}
+
+/// A host as a rule declares it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum HostPattern {
+    /// One name, lower case.
+    Exact(Arc<str>),
+    /// `*.parent`: the parent domain; the star stands for exactly one label.
+    Wildcard(Arc<str>),
+    /// No host declared: every host.
+    Any,
+}
+
+impl HostPattern {
+    /// Whether every request host of `self` is one of `other`'s.
+    pub fn within(&self, other: &HostPattern) -> bool {
+        match (self, other) {
+            (_, HostPattern::Any) => true,
+            (HostPattern::Exact(h), HostPattern::Wildcard(parent)) => {
+                h.split_once('.').is_some_and(|(_, rest)| *rest == **parent)
+            }
+            (a, b) => a == b,
+        }
+    }
+}
+
+impl FromStr for HostPattern {
+    type Err = InvalidHost;
+
+    /// An empty string is `Any`; otherwise a DNS name, or `*.` before one.
+    fn from_str(s: &str) -> Result<Self, InvalidHost> {
+        if s.is_empty() {
+            return Ok(HostPattern::Any);
+        }
+        let (wildcard, name) = match s.strip_prefix("*.") {
+            Some(parent) => (true, parent),
+            None => (false, s),
+        };
+        if name.contains('*') {
+            return Err(InvalidHost::Wildcard);
+        }
+        check_labels(name)?;
+        let name: Arc<str> = name.to_ascii_lowercase().into();
+        Ok(if wildcard { HostPattern::Wildcard(name) } else { HostPattern::Exact(name) })
+    }
+}
+
+impl fmt::Display for HostPattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            HostPattern::Exact(h) => f.write_str(h),
+            HostPattern::Wildcard(parent) => write!(f, "*.{parent}"),
+            HostPattern::Any => f.write_str("*"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(raw: &str) -> Result<(String, Option<u16>), InvalidHost> {
+        let mut buf = HostBuf::default();
+        RequestHost::parse(raw.as_bytes(), &mut buf).map(|h| (h.host.to_owned(), h.port))
+    }
+
+    #[test]
+    fn request_hosts_lose_port_dot_and_case() {
+        for (raw, host, port) in [
+            ("app.example.com", "app.example.com", None),
+            ("app.example.com:80", "app.example.com", Some(80)),
+            ("app.example.com:8443", "app.example.com", Some(8443)),
+            ("app.example.com:", "app.example.com", None),
+            ("app.example.com.", "app.example.com", None),
+            ("APP.Example.COM.:80", "app.example.com", Some(80)),
+            ("a_b.example", "a_b.example", None),
+            ("127.0.0.1:80", "127.0.0.1", Some(80)),
+            ("[::1]:8080", "[::1]", Some(8080)),
+            ("[FE80::1]", "[fe80::1]", None),
+        ] {
+            assert_eq!(parse(raw), Ok((host.to_owned(), port)), "{raw}");
+        }
+    }
+
+    #[test]
+    fn broken_request_hosts_are_refused() {
+        for raw in [
+            "", ".", "..", ".example.com", "a..b", "a.b..", "app.example.com:99999", "app.example.com:abc",
+            "app.example.com:-1", "app.example.com:+80", "a:1:2", "a b", "a/b", "a@b", "a,b", "a%2eb", "a\tb", "[::1",
+            "[::1]x", "[zz]", "[]", "ä.example", "*.example.com", "a?b", "a#b", "a\\b",
+        ] {
+            assert!(parse(raw).is_err(), "{raw}");
+        }
+        assert!(parse(&"a".repeat(256)).is_err());
+    }
+
+    #[test]
+    fn patterns_know_exact_wildcard_and_any() {
+        assert_eq!("".parse(), Ok(HostPattern::Any));
+        assert_eq!("App.Example.com".parse(), Ok(HostPattern::Exact("app.example.com".into())));
+        assert_eq!("*.example.com".parse(), Ok(HostPattern::Wildcard("example.com".into())));
+        for bad in ["*", "a.*.b", "*a.b", "*.*.b", "*.", "a:80", "a..b", "-/"] {
+            assert!(bad.parse::<HostPattern>().is_err(), "{bad}");
+        }
+        let p = |s: &str| s.parse::<HostPattern>().unwrap();
+        assert!(p("a.x.y").within(&p("*.x.y")) && p("a.x.y").within(&p("a.x.y")) && p("*.x").within(&p("")));
+        assert!(!p("x.y").within(&p("*.x.y")) && !p("a.b.x.y").within(&p("*.x.y")) && !p("").within(&p("a.b")));
+    }
+}

@@ -1,0 +1,70 @@
+//! Where a value came from: the object a log line, a metric label or an Event speaks of.
+
+use std::fmt;
+use std::sync::Arc;
+
+/// The kinds of Kubernetes objects that the product reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Kind {
+    /// `networking.k8s.io/v1` Ingress
+    Ingress,
+    /// `networking.k8s.io/v1` IngressClass
+    IngressClass,
+    /// core/v1 Service
+    Service,
+    /// `discovery.k8s.io/v1` EndpointSlice
+    EndpointSlice,
+    /// core/v1 Secret
+    Secret,
+    /// core/v1 Namespace
+    Namespace,
+}
+
+impl Kind {
+    /// Lower-case name as it stands in logs and metric labels.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Kind::Ingress => "ingress",
+            Kind::IngressClass => "ingressclass",
+            Kind::Service => "service",
+            Kind::EndpointSlice => "endpointslice",
+            Kind::Secret => "secret",
+            Kind::Namespace => "namespace",
+        }
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// Names one object. Ordered by kind, then namespace, then name.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ResourceRef {
+    /// The object's kind.
+    pub kind: Kind,
+    /// Namespace; empty for cluster-scoped kinds.
+    pub namespace: Arc<str>,
+    /// Name within the namespace.
+    pub name: Arc<str>,
+}
+
+impl ResourceRef {
+    /// Names the object `kind` `namespace/name`.
+    pub fn new(kind: Kind, namespace: impl Into<Arc<str>>, name: impl Into<Arc<str>>) -> Self {
+        Self { kind, namespace: namespace.into(), name: name.into() }
+    }
+}
+
+/// `kind/namespace/name`, the form of the access log's `route` field.
+impl fmt::Display for ResourceRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.namespace.is_empty() {
+            write!(f, "{}/{}", self.kind, self.name)
+        } else {
+            write!(f, "{}/{}/{}", self.kind, self.namespace, self.name)
+        }
+    }
+}
