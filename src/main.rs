@@ -1,1 +1,41 @@
-fn main() {}
+//! `tak-os-ingress`: a Kubernetes ingress controller and proxy in one process.
+//!
+//! This crate is the composition root: the only code that knows the controller and the proxy.
+
+mod admin;
+mod app;
+mod args;
+mod demo;
+mod readiness;
+mod telemetry;
+
+use std::io::Write;
+use std::process::ExitCode;
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+fn main() -> ExitCode {
+    let settings = match args::parse(std::env::args_os()) {
+        Ok(settings) => settings,
+        Err(args::Stop::Help(text)) => {
+            let _ = std::io::stdout().write_all(text.as_bytes());
+            return ExitCode::SUCCESS;
+        }
+        Err(args::Stop::Usage(line)) => return usage(&line),
+    };
+    match app::run(settings) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(app::Failure::Usage(line)) => usage(&line),
+        Err(app::Failure::Run(error)) => {
+            let _ = writeln!(std::io::stderr(), "tak-os-ingress: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// One line on stderr and status 2: the configuration is at fault and nothing was started.
+fn usage(line: &str) -> ExitCode {
+    let _ = writeln!(std::io::stderr(), "tak-os-ingress: {line}");
+    ExitCode::from(2)
+}

@@ -1,1 +1,170 @@
-//! placeholder
+//! The data plane: Pingora hooks over the model of `ingress_core`. Knows nothing of Kubernetes.
+//!
+//! Pingora types stay in the hook files (`service`, `edge`, `headers`, `respond`, `tls`, `upstream`).
+
+pub mod access_log;
+mod ctx;
+pub mod dial;
+mod edge;
+mod headers;
+mod listeners;
+pub mod metrics;
+mod policy;
+mod respond;
+pub mod resolve;
+mod select;
+mod service;
+mod strict;
+mod tls;
+mod upstream;
+
+pub use access_log::LogSink;
+pub use listeners::{BindError, Bound, bind};
+pub use metrics::Metrics;
+
+use dial::DialGuard;
+use ingress_core::Reader;
+use resolve::Resolver;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use tokio::sync::watch;
+
+/// What the data plane is told at start; see the flags of the same names.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Address both listeners bind to; `::` serves IPv4 too.
+    pub bind_address: IpAddr,
+    /// Plain HTTP; 0 = any free port.
+    pub http_port: u16,
+    /// HTTPS; 0 = any free port.
+    pub https_port: u16,
+    /// Port in redirects to https; `None` = 443, which is left out.
+    pub redirect_port: Option<u16>,
+    /// Worker threads.
+    pub threads: usize,
+    /// Largest request head in bytes (431).
+    pub max_header_size: usize,
+    /// Inactivity while a request is read; `None` = no limit.
+    pub client_read_timeout: Option<Duration>,
+    /// Idle time of a kept-alive client connection; `None` = no limit.
+    pub client_keepalive_timeout: Option<Duration>,
+    /// Inactivity of a client that does not read its response; `None` = no limit.
+    pub client_write_timeout: Option<Duration>,
+    /// Streams at once on one client connection.
+    pub http2_max_concurrent_streams: u32,
+    /// Idle backend connections kept per worker thread.
+    pub upstream_keepalive_connections: usize,
+    /// How long they are kept; `None` = until the backend closes.
+    pub upstream_keepalive_timeout: Option<Duration>,
+    /// Whether query strings are written to the access log.
+    pub access_log_query: bool,
+}
+
+impl Config {
+    /// The defaults of the flags, on free loopback ports.
+    pub fn for_test() -> Self {
+        let minute = Some(Duration::from_secs(60));
+        Self {
+            bind_address: IpAddr::from([127, 0, 0, 1]),
+            http_port: 0,
+            https_port: 0,
+            redirect_port: None,
+            threads: 1,
+            max_header_size: 64 << 10,
+            client_read_timeout: minute,
+            client_keepalive_timeout: minute,
+            client_write_timeout: minute,
+            http2_max_concurrent_streams: 128,
+            upstream_keepalive_connections: 128,
+            upstream_keepalive_timeout: minute,
+            access_log_query: false,
+        }
+    }
+}
+
+/// What the data plane works with, made by the composition root.
+pub struct Parts {
+    /// The published configuration.
+    pub reader: Reader,
+    /// Backend names to addresses.
+    pub resolver: Resolver,
+    /// Addresses that are never dialled.
+    pub guard: DialGuard,
+    /// Metric families.
+    pub metrics: Metrics,
+    /// Where access log lines go; `None` = no access log.
+    pub log: Option<LogSink>,
+}
+
+/// Shared by every request.
+struct Shared {
+    config: Config,
+    reader: Reader,
+    resolver: Resolver,
+    guard: DialGuard,
+    metrics: Metrics,
+    log: Option<LogSink>,
+    draining: AtomicBool,
+    rotation: std::sync::atomic::AtomicUsize,
+}
+
+/// The running data plane.
+pub struct Proxy {
+    shared: Arc<Shared>,
+    /// Kept alive for as long as the listeners run: dropping it would stop them.
+    stop: watch::Sender<bool>,
+    service: tokio::task::JoinHandle<()>,
+}
+
+/// The data plane could not be set up.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The fallback certificate or the TLS context could not be made.
+    #[error("cannot set up TLS: {0}")]
+    Tls(#[from] openssl::error::ErrorStack),
+    /// Pingora refused the TLS settings.
+    #[error("cannot set up TLS: {0}")]
+    Settings(String),
+}
+
+impl Proxy {
+    /// Starts serving on sockets that are already bound. Must run on the data-plane runtime.
+    pub fn start(config: Config, bound: Bound, parts: Parts) -> Result<Self, StartError> {
+        let Parts { reader, resolver, guard, metrics, log } = parts;
+        let shared = Arc::new(Shared {
+            config,
+            reader,
+            resolver,
+            guard,
+            metrics,
+            log,
+            draining: AtomicBool::new(false),
+            rotation: Default::default(),
+        });
+        let (stop, stopped) = watch::channel(false);
+        let service = edge::serve(shared.clone(), bound, stopped)?;
+        Ok(Self { shared, stop, service })
+    }
+
+    /// From now on responses ask clients to close their connections.
+    pub fn drain(&self) {
+        self.shared.draining.store(true, Ordering::Relaxed);
+    }
+
+    /// Stops accepting and ends idle connections; requests in flight go on.
+    pub fn stop_accepting(&self) {
+        let _ = self.stop.send(true);
+    }
+
+    /// Requests in flight, tunnels included.
+    pub fn in_flight(&self) -> i64 {
+        self.shared.metrics.active_requests()
+    }
+
+    /// Whether the accept loops have ended: after `stop_accepting`, or because they died.
+    pub fn finished(&self) -> bool {
+        self.service.is_finished()
+    }
+}

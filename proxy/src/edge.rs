@@ -1,0 +1,381 @@
+//! Around Pingora's HTTP engine: the accept loops, what is known of a client's connection, and
+//! the limits that the engine does not have.
+
+use crate::respond::canned;
+use crate::service::Gateway;
+use crate::tls::{self, TlsInfo};
+use crate::{Bound, Shared, StartError};
+use async_trait::async_trait;
+use http::HeaderValue;
+use parking_lot::Mutex;
+use pingora_core::apps::{HttpServerApp, HttpServerOptions, ReusedHttpStream, ServerApp};
+use pingora_core::listeners::{L4BufferSettings, ListenerConfig};
+use pingora_core::protocols::http::ServerSession;
+use pingora_core::protocols::http::v2::server::{H2Options, default_h2_options};
+use pingora_core::protocols::l4::socket::SocketAddr as PeerAddr;
+use pingora_core::protocols::raw_connect::ProxyDigest;
+use pingora_core::protocols::tls::SslDigest;
+use pingora_core::protocols::{
+    ALPN, GetProxyDigest, GetSocketDigest, GetTimingDigest, Peek, Shutdown, SocketDigest, Ssl, Stream, TimingDigest,
+    UniqueID, UniqueIDType,
+};
+use pingora_core::server::configuration::ServerConf;
+use pingora_core::server::{Fds, ShutdownWatch};
+use pingora_core::services::Service as _;
+use pingora_core::services::listening::Service;
+use pingora_http::ResponseHeader;
+use pingora_proxy::{HttpProxy, Session, http_proxy};
+use std::fmt;
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::IntoRawFd;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::task::{Context, Poll, ready};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+/// Receive windows of HTTP/2 clients: large enough for fast uploads, bounded per connection.
+const H2_STREAM_WINDOW: u32 = 256 << 10;
+const H2_CONNECTION_WINDOW: u32 = 1 << 20;
+
+/// Read buffer of a client connection; a larger one is touched whole by each idle connection.
+const READ_BUFFER: usize = 4096;
+const WRITE_BUFFER: usize = 1460;
+
+/// What is known of a client's connection, made once and shared by its requests.
+pub struct Conn {
+    /// The peer's address, IPv4-mapped ones as IPv4.
+    pub ip: IpAddr,
+    /// The same as a header value.
+    pub client: HeaderValue,
+    /// Whether the connection is TLS.
+    pub tls: bool,
+    /// `TLSv1.2`, `TLSv1.3` or nothing.
+    pub tls_version: Option<&'static str>,
+    /// The server name asked for.
+    pub sni: Option<Box<str>>,
+    /// A request head is being read; set by the connection loop, cleared by the first hook.
+    reading_head: AtomicBool,
+    head_bytes: AtomicUsize,
+}
+
+impl Conn {
+    fn new(peer: Option<IpAddr>, ssl: Option<&SslDigest>) -> Self {
+        let ip = peer.unwrap_or(IpAddr::from([0, 0, 0, 0])).to_canonical();
+        let info = ssl.and_then(|d| d.extension.get::<TlsInfo>());
+        Self {
+            ip,
+            client: HeaderValue::from_str(&ip.to_string()).unwrap_or(HeaderValue::from_static("unknown")),
+            tls: ssl.is_some(),
+            tls_version: info.map(|i| i.version),
+            sni: info.and_then(|i| i.sni.clone()),
+            reading_head: AtomicBool::new(false),
+            head_bytes: AtomicUsize::new(0),
+        }
+    }
+
+    /// A connection for tests.
+    #[cfg(test)]
+    pub fn for_test(ip: &str, tls: bool) -> Self {
+        let mut conn = Self::new(ip.parse().ok(), None);
+        conn.tls = tls;
+        conn
+    }
+
+    /// The connection that a session runs on.
+    pub fn of(session: &Session) -> Option<&Arc<Self>> {
+        session.as_downstream().digest()?.proxy_digest.as_ref()?.user_data.as_ref()?.downcast_ref()
+    }
+
+    fn expect_head(&self) {
+        self.head_bytes.store(0, Ordering::Relaxed);
+        self.reading_head.store(true, Ordering::Relaxed);
+    }
+
+    /// The head was read and parsed: what follows is body.
+    pub fn head_is_read(&self) {
+        self.reading_head.store(false, Ordering::Relaxed);
+    }
+}
+
+/// A client stream that bounds request heads while they are read, and replaces the engine's own
+/// answers to heads that it cannot parse.
+struct EdgeStream {
+    inner: Stream,
+    conn: Arc<Conn>,
+    digest: Arc<ProxyDigest>,
+    shared: Arc<Shared>,
+    /// An answer of ours that is being written instead; what is left of it.
+    canned: Option<&'static [u8]>,
+}
+
+impl EdgeStream {
+    fn new(inner: Stream, shared: Arc<Shared>) -> io::Result<Self> {
+        let peer = inner.get_socket_digest().and_then(|d| match d.peer_addr() {
+            Some(PeerAddr::Inet(a)) => Some(a.ip()),
+            _ => None,
+        });
+        let conn = Arc::new(Conn::new(peer, inner.get_ssl_digest().as_deref()));
+        // The digest is the one place that Pingora carries from a stream to its sessions; the
+        // response in it has no meaning here.
+        let response = ResponseHeader::build_no_case(200, Some(0)).map_err(io::Error::other)?;
+        let digest = Arc::new(ProxyDigest::new(Box::new(response), Some(Box::new(conn.clone()))));
+        shared.metrics.connection_opened();
+        Ok(Self { inner, conn, digest, shared, canned: None })
+    }
+
+    /// Writes what is left of our own answer; ready once all of it is out.
+    fn poll_canned(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while let Some(rest) = self.canned.filter(|r| !r.is_empty()) {
+            let n = ready!(Pin::new(&mut self.inner).poll_write(cx, rest))?;
+            if n == 0 {
+                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+            }
+            self.canned = Some(&rest[n..]);
+        }
+        ready!(Pin::new(&mut self.inner).poll_flush(cx))?;
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl Drop for EdgeStream {
+    fn drop(&mut self) {
+        self.shared.metrics.connection_closed();
+    }
+}
+
+impl AsyncRead for EdgeStream {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        if !self.conn.reading_head.load(Ordering::Relaxed) {
+            return Pin::new(&mut self.inner).poll_read(cx, buf);
+        }
+        let read = self.conn.head_bytes.load(Ordering::Relaxed);
+        if read > self.shared.config.max_header_size {
+            // More is asked for, so the head is not whole yet.
+            if self.canned.is_none() {
+                self.shared.metrics.unmatched("head_too_large");
+                self.canned = Some(canned(431));
+            }
+            ready!(self.poll_canned(cx))?;
+            // Takes in a little more, so that the client reads our answer before a reset; then ends.
+            let before = buf.filled().len();
+            ready!(Pin::new(&mut self.inner).poll_read(cx, buf))?;
+            let n = buf.filled().len() - before;
+            buf.set_filled(before);
+            if n == 0 || read > 16 * self.shared.config.max_header_size {
+                return Poll::Ready(Ok(()));
+            }
+            self.conn.head_bytes.store(read + n, Ordering::Relaxed);
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        let before = buf.filled().len();
+        ready!(Pin::new(&mut self.inner).poll_read(cx, buf))?;
+        self.conn.head_bytes.store(read + buf.filled().len() - before, Ordering::Relaxed);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for EdgeStream {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        if !self.conn.reading_head.load(Ordering::Relaxed) {
+            return Pin::new(&mut self.inner).poll_write(cx, buf);
+        }
+        // No hook has seen this request: the engine answers a head that it could not parse.
+        if self.canned.is_none() {
+            let status = if buf.starts_with(b"HTTP/1.1 405") { 405 } else { 400 };
+            self.shared.metrics.unmatched("malformed");
+            self.canned = Some(canned(status));
+        }
+        ready!(self.poll_canned(cx))?;
+        Poll::Ready(Ok(buf.len()))
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_shutdown(cx)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        if self.conn.reading_head.load(Ordering::Relaxed) {
+            let first = bufs.iter().find(|b| !b.is_empty()).map_or(&[][..], |b| &**b);
+            return self.poll_write(cx, first);
+        }
+        Pin::new(&mut self.inner).poll_write_vectored(cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.inner.is_write_vectored()
+    }
+}
+
+impl fmt::Debug for EdgeStream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EdgeStream").field("client", &self.conn.ip).finish_non_exhaustive()
+    }
+}
+
+#[async_trait]
+impl Shutdown for EdgeStream {
+    async fn shutdown(&mut self) {
+        self.inner.shutdown().await;
+    }
+}
+
+impl UniqueID for EdgeStream {
+    fn id(&self) -> UniqueIDType {
+        self.inner.id()
+    }
+}
+
+impl Ssl for EdgeStream {
+    fn get_ssl(&self) -> Option<&pingora_core::protocols::tls::TlsRef> {
+        self.inner.get_ssl()
+    }
+    fn get_ssl_digest(&self) -> Option<Arc<SslDigest>> {
+        self.inner.get_ssl_digest()
+    }
+    fn selected_alpn_proto(&self) -> Option<ALPN> {
+        self.inner.selected_alpn_proto()
+    }
+}
+
+impl GetTimingDigest for EdgeStream {
+    fn get_timing_digest(&self) -> Vec<Option<TimingDigest>> {
+        Vec::new()
+    }
+}
+
+impl GetProxyDigest for EdgeStream {
+    fn get_proxy_digest(&self) -> Option<Arc<ProxyDigest>> {
+        Some(self.digest.clone())
+    }
+}
+
+impl GetSocketDigest for EdgeStream {
+    fn get_socket_digest(&self) -> Option<Arc<SocketDigest>> {
+        self.inner.get_socket_digest()
+    }
+}
+
+#[async_trait]
+impl Peek for EdgeStream {}
+
+/// One app for both listeners.
+struct Edge {
+    shared: Arc<Shared>,
+    http: Arc<Http>,
+}
+
+/// The HTTP engine with one pass of ours around each request.
+struct Http {
+    engine: Arc<HttpProxy<Gateway>>,
+}
+
+#[async_trait]
+impl HttpServerApp for Http {
+    async fn process_new_http(
+        self: &Arc<Self>,
+        session: ServerSession,
+        shutdown: &ShutdownWatch,
+    ) -> Option<ReusedHttpStream> {
+        self.engine.process_new_http(session, shutdown).await
+    }
+
+    fn h2_options(&self) -> Option<H2Options> {
+        self.engine.h2_options()
+    }
+
+    fn server_options(&self) -> Option<&HttpServerOptions> {
+        self.engine.server_options()
+    }
+
+    async fn http_cleanup(&self) {
+        self.engine.http_cleanup().await;
+    }
+}
+
+#[async_trait]
+impl ServerApp for Edge {
+    async fn process_new(self: &Arc<Self>, stream: Stream, shutdown: &ShutdownWatch) -> Option<Stream> {
+        let stream = EdgeStream::new(stream, self.shared.clone()).ok()?;
+        let conn = stream.conn.clone();
+        if matches!(stream.selected_alpn_proto(), Some(ALPN::H2)) {
+            return ServerApp::process_new(&self.http, Box::new(stream), shutdown).await;
+        }
+        self.http1(Box::new(stream), &conn, shutdown).await;
+        None
+    }
+
+    async fn cleanup(&self) {
+        self.http.http_cleanup().await;
+    }
+}
+
+impl Edge {
+    /// The requests of one HTTP/1 connection, one after the other.
+    async fn http1(&self, stream: Stream, conn: &Conn, shutdown: &ShutdownWatch) {
+        let mut session = ServerSession::new_http1(stream);
+        // Seconds; 0 is the engine's word for no limit.
+        let idle = self.shared.config.client_keepalive_timeout.map_or(0, |d| d.as_secs().max(1));
+        session.set_keepalive(if *shutdown.borrow() { None } else { Some(idle) });
+        loop {
+            conn.expect_head();
+            let Some(reused) = self.http.process_new_http(session, shutdown).await else { return };
+            let (stream, settings) = reused.consume();
+            session = ServerSession::new_http1(stream);
+            if let Some(settings) = settings {
+                settings.apply_to_session(&mut session);
+            }
+        }
+    }
+}
+
+/// Starts the accept loops of both listeners on the current runtime.
+pub fn serve(
+    shared: Arc<Shared>,
+    bound: Bound,
+    stopped: ShutdownWatch,
+) -> Result<tokio::task::JoinHandle<()>, StartError> {
+    let config = &shared.config;
+    let conf = Arc::new(ServerConf {
+        threads: config.threads,
+        upstream_keepalive_pool_size: config.upstream_keepalive_connections,
+        max_retries: usize::from(crate::upstream::MAX_TRIES),
+        ..ServerConf::default()
+    });
+    let mut engine = http_proxy(&conf, Gateway::new(shared.clone()));
+    let mut options = HttpServerOptions::default();
+    options.h2_idle_timeout = config.client_keepalive_timeout;
+    engine.server_options = Some(options);
+    let mut h2 = default_h2_options();
+    h2.max_concurrent_streams(config.http2_max_concurrent_streams)
+        .max_header_list_size(u32::try_from(config.max_header_size).unwrap_or(u32::MAX))
+        .initial_window_size(H2_STREAM_WINDOW)
+        .initial_connection_window_size(H2_CONNECTION_WINDOW);
+    engine.h2_options = Some(h2);
+
+    let tls = tls::settings(shared.reader.clone(), shared.metrics.clone())?;
+    let edge = Edge { shared: shared.clone(), http: Arc::new(Http { engine: Arc::new(engine) }) };
+    let mut service = Service::new("edge".into(), edge);
+    let mut fds = Fds::new();
+    service.add_listener(endpoint(&mut fds, bound.http)?);
+    service.add_listener(endpoint(&mut fds, bound.https)?.tls(tls));
+    let fds = Arc::new(Mutex::new(fds));
+    Ok(tokio::spawn(async move { service.start_service(Some(fds), stopped, 1).await }))
+}
+
+/// Hands a bound socket to the engine, which finds it by its address and never binds anything itself.
+fn endpoint(fds: &mut Fds, listener: std::net::TcpListener) -> Result<ListenerConfig, StartError> {
+    let address = listener.local_addr().map_err(|e| StartError::Settings(e.to_string()))?.to_string();
+    fds.add(address.clone(), listener.into_raw_fd());
+    Ok(ListenerConfig::tcp(address).l4_buffer(L4BufferSettings::new(READ_BUFFER, WRITE_BUFFER)))
+}

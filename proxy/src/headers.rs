@@ -1,0 +1,371 @@
+//! Request headers are rebuilt, not patched: what belongs to the client's hop and what only the
+//! proxy may say goes out first, then ours come in, so nothing a client sends can remove them.
+//!
+//! The work is done once, on the downstream header, which Pingora clones for each attempt. The
+//! header map is taken out as `http::request::Parts`: names are constants, the map grows once, and
+//! Pingora's second map for header case is dropped (names reach the backend in lower case).
+
+use crate::edge::Conn;
+use crate::respond::Rejection;
+use http::header::{
+    CONNECTION, CONTENT_LENGTH, COOKIE, HOST, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER,
+    TRANSFER_ENCODING, UPGRADE,
+};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Version};
+use pingora_http::{RequestHeader, ResponseHeader};
+
+const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
+const X_FORWARDED_PORT: HeaderName = HeaderName::from_static("x-forwarded-port");
+const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
+const X_REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
+const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
+const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
+
+/// More tokens than this in `Connection` are refused: each one costs a look-up.
+const MAX_CONNECTION_TOKENS: usize = 32;
+
+/// Rebuilds a request's headers for the backend.
+///
+/// `authority` is what the client asked for, `port` the port named in it.
+pub fn rebuild(
+    request: &mut RequestHeader,
+    conn: &Conn,
+    authority: HeaderValue,
+    port: Option<u16>,
+) -> Result<(), Rejection> {
+    let mut parts: http::request::Parts =
+        std::mem::replace(request, RequestHeader::from(http::Request::new(()).into_parts().0)).into();
+    let upgrade = websocket(&parts.method, parts.version, &parts.headers)?;
+    let headers = &mut parts.headers;
+    headers.reserve(6);
+    remove_hop_by_hop(headers)?;
+    remove_managed(headers);
+    if parts.version == Version::HTTP_2 {
+        join_cookies(headers);
+    } else {
+        // An absolute-form target wins over Host (RFC 9112 section 3.2.2) and is sent in origin form,
+        // which is what the parts hold.
+        headers.insert(HOST, authority.clone());
+    }
+    if headers.contains_key(TRANSFER_ENCODING) {
+        headers.insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
+    }
+    if upgrade {
+        headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
+        headers.insert(UPGRADE, HeaderValue::from_static("websocket"));
+    }
+    headers.insert(X_FORWARDED_FOR, conn.client.clone());
+    headers.insert(X_REAL_IP, conn.client.clone());
+    headers.insert(X_FORWARDED_PROTO, HeaderValue::from_static(if conn.tls { "https" } else { "http" }));
+    headers.insert(
+        X_FORWARDED_PORT,
+        match port {
+            None if conn.tls => HeaderValue::from_static("443"),
+            None => HeaderValue::from_static("80"),
+            Some(port) => HeaderValue::from(port),
+        },
+    );
+    headers.insert(X_FORWARDED_HOST, authority);
+    *request = RequestHeader::from(parts);
+    Ok(())
+}
+
+/// Whether this is a WebSocket handshake (RFC 6455 section 4.1), the only upgrade there is. Every
+/// other `Upgrade` is dropped; a handshake with a body is refused, since the bytes behind it would
+/// be read as frames by one side and as a body by the other.
+fn websocket(method: &Method, version: Version, headers: &HeaderMap) -> Result<bool, Rejection> {
+    let mut upgrades = headers.get_all(UPGRADE).iter();
+    let Some(first) = upgrades.next() else { return Ok(false) };
+    let asked = version == Version::HTTP_11
+        && *method == Method::GET
+        && upgrades.next().is_none()
+        && first.as_bytes().eq_ignore_ascii_case(b"websocket")
+        && tokens(headers).any(|t| t.eq_ignore_ascii_case(b"upgrade"));
+    if !asked {
+        return Ok(false);
+    }
+    let body = headers.contains_key(TRANSFER_ENCODING)
+        || headers.get(CONTENT_LENGTH).is_some_and(|v| v.as_bytes().iter().any(|b| *b != b'0'));
+    if body { Err(Rejection::Malformed) } else { Ok(true) }
+}
+
+fn tokens(headers: &HeaderMap) -> impl Iterator<Item = &[u8]> {
+    headers
+        .get_all(CONNECTION)
+        .iter()
+        .flat_map(|value| value.as_bytes().split(|b| *b == b','))
+        .map(<[u8]>::trim_ascii)
+        .filter(|token| !token.is_empty())
+}
+
+/// Removes what `Connection` nominates, then the fields that never leave a hop (RFC 9110 section
+/// 7.6.1). Framing and routing fields cannot be nominated away.
+fn remove_hop_by_hop(headers: &mut HeaderMap) -> Result<(), Rejection> {
+    if headers.contains_key(CONNECTION) {
+        let mut nominated = Vec::new();
+        for (i, token) in tokens(headers).enumerate() {
+            if i == MAX_CONNECTION_TOKENS {
+                return Err(Rejection::Malformed);
+            }
+            // `close` and `keep-alive`, by far the most frequent tokens, name no field of their own.
+            if token.eq_ignore_ascii_case(b"close") || token.eq_ignore_ascii_case(b"keep-alive") {
+                continue;
+            }
+            let name = HeaderName::from_bytes(token).map_err(|_| Rejection::Malformed)?;
+            if name != HOST && name != CONTENT_LENGTH && name != TRANSFER_ENCODING {
+                nominated.push(name);
+            }
+        }
+        for name in nominated {
+            headers.remove(name);
+        }
+        headers.remove(CONNECTION);
+    }
+    Ok(())
+}
+
+/// Removes the fields that only the proxy may set, in every spelling that a CGI-like backend would
+/// read as the same name, and the rest of the hop-by-hop fields.
+fn remove_managed(headers: &mut HeaderMap) {
+    let mut found: Option<Vec<HeaderName>> = None;
+    for name in headers.keys() {
+        if hop_by_hop(name) || managed(name.as_str().as_bytes()) {
+            found.get_or_insert_default().push(name.clone());
+        }
+    }
+    for name in found.into_iter().flatten() {
+        headers.remove(name);
+    }
+}
+
+fn hop_by_hop(name: &HeaderName) -> bool {
+    *name == KEEP_ALIVE
+        || *name == UPGRADE
+        || *name == TE
+        || *name == TRAILER
+        || *name == PROXY_CONNECTION
+        || *name == PROXY_AUTHORIZATION
+        || *name == PROXY_AUTHENTICATE
+        || *name == "http2-settings"
+}
+
+/// Whether a (lower-case) field name belongs to a family that only the proxy sets; `_` and `.` count as `-`.
+fn managed(name: &[u8]) -> bool {
+    let is = |full: &[u8]| name.len() == full.len() && begins(name, full);
+    match name.first() {
+        Some(b'x') => {
+            begins(name, b"x-forwarded-")
+                || is(b"x-forwarded")
+                || is(b"x-real-ip")
+                || begins(name, b"x-auth-request-")
+                || begins(name, b"x-original-")
+                || is(b"x-rewrite-url")
+        }
+        Some(b'f') => is(b"forwarded"),
+        Some(b'p') => is(b"proxy"),
+        _ => false,
+    }
+}
+
+fn begins(name: &[u8], prefix: &[u8]) -> bool {
+    name.len() >= prefix.len()
+        && name.iter().zip(prefix).all(|(&have, &want)| match have {
+            b'_' | b'.' => want == b'-',
+            b => b == want,
+        })
+}
+
+/// One `Cookie` field from HTTP/2's crumbs (RFC 9113 section 8.2.3).
+fn join_cookies(headers: &mut HeaderMap) {
+    let mut crumbs = headers.get_all(COOKIE).iter();
+    let (Some(first), Some(second)) = (crumbs.next(), crumbs.next()) else { return };
+    let mut all = Vec::from(first.as_bytes());
+    for crumb in std::iter::once(second).chain(crumbs) {
+        all.extend_from_slice(b"; ");
+        all.extend_from_slice(crumb.as_bytes());
+    }
+    if let Ok(value) = HeaderValue::from_maybe_shared(bytes::Bytes::from(all)) {
+        headers.insert(COOKIE, value);
+    }
+}
+
+/// Removes the backend's hop-by-hop fields from a response (RFC 9110 section 7.6.1); `Connection`
+/// and `Date` are Pingora's.
+pub fn clean_response(response: &mut ResponseHeader) -> pingora_core::Result<()> {
+    if response.headers.contains_key(CONNECTION) {
+        let nominated: Vec<HeaderName> = response
+            .headers
+            .get_all(CONNECTION)
+            .iter()
+            .flat_map(|value| value.as_bytes().split(|b| *b == b','))
+            .map(<[u8]>::trim_ascii)
+            .filter(|t| !t.eq_ignore_ascii_case(b"close") && !t.eq_ignore_ascii_case(b"upgrade"))
+            .filter_map(|token| HeaderName::from_bytes(token).ok())
+            .filter(|name| *name != CONTENT_LENGTH && *name != TRANSFER_ENCODING)
+            .collect();
+        for name in nominated {
+            response.remove_header(&name);
+        }
+    }
+    let switching = response.status == http::StatusCode::SWITCHING_PROTOCOLS;
+    let mut found: Option<Vec<HeaderName>> = None;
+    for name in response.headers.keys() {
+        let hop = *name == KEEP_ALIVE
+            || *name == PROXY_CONNECTION
+            || *name == PROXY_AUTHENTICATE
+            || (*name == UPGRADE && !switching);
+        if hop {
+            found.get_or_insert_default().push(name.clone());
+        }
+    }
+    for name in found.into_iter().flatten() {
+        response.remove_header(&name);
+    }
+    // Responses that never have a body (RFC 9112 section 6.3) carry no framing for one.
+    if response.status == http::StatusCode::NO_CONTENT || response.status.is_informational() {
+        response.remove_header(&TRANSFER_ENCODING);
+        response.remove_header(&CONTENT_LENGTH);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rebuilt(version: Version, method: &str, fields: &[(&str, &str)]) -> Result<HeaderMap, Rejection> {
+        let mut request = RequestHeader::build(method, b"/p?q=1", None).unwrap();
+        request.set_version(version);
+        for (name, value) in fields {
+            request.append_header(name.to_string(), *value).unwrap();
+        }
+        let authority = HeaderValue::from_static("app.example.com");
+        rebuild(&mut request, &Conn::for_test("192.0.2.7", true), authority, None)?;
+        assert_eq!(request.raw_path(), b"/p?q=1");
+        Ok(request.headers.clone())
+    }
+
+    fn all<'a>(headers: &'a HeaderMap, name: &str) -> Vec<&'a str> {
+        headers.get_all(name).iter().map(|v| v.to_str().unwrap()).collect()
+    }
+
+    #[test]
+    fn forwarding_headers_are_ours_alone() {
+        let headers = rebuilt(
+            Version::HTTP_11,
+            "GET",
+            &[
+                ("Host", "app.example.com"),
+                ("X-Forwarded-For", "203.0.113.9"),
+                ("X-Forwarded-For", "203.0.113.10"),
+                ("X_Forwarded_For", "203.0.113.9"),
+                ("X-Forwarded.Proto", "http"),
+                ("X-Real-IP", "203.0.113.9"),
+                ("x_real_ip", "203.0.113.9"),
+                ("X-Forwarded-Port", "1"),
+                ("X-Forwarded-Host", "evil.example"),
+                ("X-Forwarded-Uri", "/admin"),
+                ("Forwarded", "for=203.0.113.9"),
+                ("X-Auth-Request-User", "root"),
+                ("X_Auth_Request_Groups", "admin"),
+                ("X-Original-URL", "/admin"),
+                ("X-Rewrite-Url", "/admin"),
+                ("Proxy", "http://evil.example"),
+                ("X-Mine", "kept"),
+                ("X-Authority", "kept"),
+            ],
+        )
+        .unwrap();
+        assert_eq!(all(&headers, "x-forwarded-for"), ["192.0.2.7"]);
+        assert_eq!(all(&headers, "x-real-ip"), ["192.0.2.7"]);
+        assert_eq!(all(&headers, "x-forwarded-proto"), ["https"]);
+        assert_eq!(all(&headers, "x-forwarded-port"), ["443"]);
+        assert_eq!(all(&headers, "x-forwarded-host"), ["app.example.com"]);
+        let mut names: Vec<_> = headers.keys().map(|n| n.as_str()).collect();
+        names.sort_unstable();
+        let want = [
+            "host", "x-authority", "x-forwarded-for", "x-forwarded-host", "x-forwarded-port", "x-forwarded-proto",
+            "x-mine", "x-real-ip",
+        ];
+        assert_eq!(names, want);
+    }
+
+    #[test]
+    fn connection_takes_the_clients_headers_and_never_ours() {
+        let headers = rebuilt(
+            Version::HTTP_11,
+            "GET",
+            &[
+                ("Host", "app.example.com"),
+                ("Connection", "close, X-Mine, x-forwarded-for, X-Real-IP, Host, Content-Length"),
+                ("X-Mine", "gone"),
+                ("Content-Length", "0"),
+                ("Keep-Alive", "timeout=1"),
+                ("Proxy-Connection", "close"),
+                ("TE", "gzip"),
+                ("Proxy-Authorization", "Basic eA=="),
+                ("Upgrade", "h2c"),
+                ("HTTP2-Settings", "AAMAAABkAAQAAP__"),
+            ],
+        )
+        .unwrap();
+        let mut names: Vec<_> = headers.keys().map(|n| n.as_str()).collect();
+        names.sort_unstable();
+        let want = [
+            "content-length", "host", "x-forwarded-for", "x-forwarded-host", "x-forwarded-port", "x-forwarded-proto",
+            "x-real-ip",
+        ];
+        assert_eq!(names, want);
+        let many = "a,".repeat(40);
+        let flood = rebuilt(Version::HTTP_11, "GET", &[("Host", "app.example.com"), ("Connection", &many)]);
+        assert_eq!(flood, Err(Rejection::Malformed));
+    }
+
+    #[test]
+    fn only_a_websocket_handshake_is_an_upgrade() {
+        let with = |method: &str, version, fields: &[(&str, &str)]| {
+            let mut all = vec![("Host", "app.example.com")];
+            all.extend_from_slice(fields);
+            rebuilt(version, method, &all).map(|h| h.contains_key("upgrade") && h["connection"] == "Upgrade")
+        };
+        let ws = [("Connection", "keep-alive, Upgrade"), ("Upgrade", "WebSocket")];
+        assert_eq!(with("GET", Version::HTTP_11, &ws), Ok(true));
+        assert_eq!(with("POST", Version::HTTP_11, &ws), Ok(false));
+        assert_eq!(with("GET", Version::HTTP_10, &ws), Ok(false));
+        assert_eq!(with("GET", Version::HTTP_11, &[("Upgrade", "websocket")]), Ok(false));
+        assert_eq!(with("GET", Version::HTTP_11, &[("Connection", "Upgrade"), ("Upgrade", "websocket, h2c")]), Ok(false));
+        assert_eq!(with("GET", Version::HTTP_11, &[("Connection", "Upgrade"), ("Upgrade", "h2c")]), Ok(false));
+        let body = [("Connection", "Upgrade"), ("Upgrade", "websocket"), ("Content-Length", "3")];
+        assert_eq!(with("GET", Version::HTTP_11, &body), Err(Rejection::Malformed));
+    }
+
+    #[test]
+    fn cookie_crumbs_become_one_field_in_order() {
+        let headers =
+            rebuilt(Version::HTTP_2, "GET", &[("cookie", "a=1"), ("cookie", "b=2"), ("cookie", "c=3; d=4")]).unwrap();
+        assert_eq!(all(&headers, "cookie"), ["a=1; b=2; c=3; d=4"]);
+    }
+
+    #[test]
+    fn responses_lose_the_backends_hop_and_keep_their_cookies() {
+        let mut response = ResponseHeader::build(200, None).unwrap();
+        for (name, value) in [
+            ("Connection", "close, X-Hop"),
+            ("X-Hop", "1"),
+            ("Keep-Alive", "timeout=5"),
+            ("Upgrade", "h2c"),
+            ("Proxy-Authenticate", "Basic"),
+            ("Set-Cookie", "a=1"),
+            ("Set-Cookie", "b=2"),
+            ("Set-Cookie", "c=3"),
+        ] {
+            response.append_header(name, value).unwrap();
+        }
+        clean_response(&mut response).unwrap();
+        assert_eq!(all(&response.headers, "set-cookie"), ["a=1", "b=2", "c=3"]);
+        for gone in ["x-hop", "keep-alive", "upgrade", "proxy-authenticate"] {
+            assert!(!response.headers.contains_key(gone), "{gone}");
+        }
+    }
+}

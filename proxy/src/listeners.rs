@@ -1,0 +1,85 @@
+//! Binds the sockets before anything else is started.
+
+use crate::Config;
+use socket2::{Domain, Protocol, Socket, Type};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
+
+/// The data plane's sockets, bound and listening.
+#[derive(Debug)]
+pub struct Bound {
+    /// Plain HTTP.
+    pub http: TcpListener,
+    /// HTTPS.
+    pub https: TcpListener,
+}
+
+/// A socket could not be bound.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot listen on {address} ({flag}): {source}")]
+pub struct BindError {
+    /// What was to be bound.
+    pub address: SocketAddr,
+    /// The flag that says so.
+    pub flag: &'static str,
+    /// What the system said.
+    pub source: io::Error,
+}
+
+impl Bound {
+    /// Binds both ports of the configuration.
+    pub fn new(config: &Config) -> Result<Self, BindError> {
+        Ok(Self {
+            http: bind(config.bind_address, config.http_port, "--http-port")?,
+            https: bind(config.bind_address, config.https_port, "--https-port")?,
+        })
+    }
+}
+
+/// Binds one TCP listener. `::` is dual stack, and IPv4 alone where the machine has no IPv6.
+pub fn bind(ip: IpAddr, port: u16, flag: &'static str) -> Result<TcpListener, BindError> {
+    let address = SocketAddr::new(ip, port);
+    match listen(address) {
+        Err(e)
+            if ip == IpAddr::V6(Ipv6Addr::UNSPECIFIED)
+                && matches!(e.raw_os_error(), Some(libc::EAFNOSUPPORT | libc::EADDRNOTAVAIL)) =>
+        {
+            listen(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port))
+        }
+        other => other,
+    }
+    .map_err(|source| BindError { address, flag, source })
+}
+
+fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    if address.is_ipv6() {
+        socket.set_only_v6(false)?;
+    }
+    socket.set_reuse_address(true)?;
+    socket.bind(&address.into())?;
+    // The kernel caps this at net.core.somaxconn.
+    socket.listen(65_535)?;
+    socket.set_nonblocking(true)?;
+    Ok(socket.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_busy_port_is_an_error_that_names_flag_and_address() {
+        let taken = bind(Ipv4Addr::LOCALHOST.into(), 0, "--http-port").unwrap();
+        let port = taken.local_addr().unwrap().port();
+        let error = bind(Ipv4Addr::LOCALHOST.into(), port, "--https-port").unwrap_err().to_string();
+        assert!(error.contains("--https-port") && error.contains(&port.to_string()), "{error}");
+    }
+
+    #[test]
+    fn the_unspecified_ipv6_address_serves_ipv4() {
+        let both = bind(Ipv6Addr::UNSPECIFIED.into(), 0, "--http-port").unwrap();
+        let port = both.local_addr().unwrap().port();
+        std::net::TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap();
+    }
+}

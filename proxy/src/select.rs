@@ -1,0 +1,39 @@
+//! From a parsed request to its route: host and path are read once, here.
+
+use crate::respond::Rejection;
+use http::HeaderValue;
+use http::header::HOST;
+use ingress_core::route::host::HostBuf;
+use ingress_core::route::path::routing_path;
+use ingress_core::{RequestHost, Route, Snapshot};
+use pingora_http::RequestHeader;
+use std::sync::Arc;
+
+/// What a request asked for, as routing reads it.
+pub struct Selected {
+    /// The route that takes it.
+    pub route: Arc<Route>,
+    /// The port the client named in its authority.
+    pub port: Option<u16>,
+}
+
+/// The authority of a request as the client wrote it: the target's in absolute form (RFC 9112
+/// section 3.2.2) and on HTTP/2, else `Host`.
+pub fn authority(request: &RequestHeader) -> Option<HeaderValue> {
+    if let Some(authority) = request.uri.authority() {
+        return HeaderValue::from_str(authority.as_str()).ok();
+    }
+    request.headers.get(HOST).cloned()
+}
+
+/// Finds the route. The path that is matched is the one that is forwarded, raw.
+pub fn route(snapshot: &Snapshot, authority: &HeaderValue, path: &str) -> Result<Selected, Rejection> {
+    let mut buf = HostBuf::default();
+    let host = RequestHost::parse(authority.as_bytes(), &mut buf).map_err(|_| Rejection::Malformed)?;
+    let path = match path {
+        "*" => "/".into(), // OPTIONS * asks about the host as a whole
+        path => routing_path(path).map_err(|_| Rejection::Malformed)?,
+    };
+    let route = snapshot.routes.find(host.host, &path).map_err(Rejection::NoRoute)?;
+    Ok(Selected { route: route.clone(), port: host.port })
+}

@@ -1,0 +1,143 @@
+//! Which address is dialled, and when an attempt may be repeated.
+
+use crate::Shared;
+use crate::ctx::RequestCtx;
+use crate::respond::Rejection;
+use crate::resolve::ResolveError;
+use ingress_core::{Backend, BackendAddress};
+use pingora_core::protocols::{ALPN, TcpKeepalive};
+use pingora_core::upstreams::peer::{HttpPeer, HttpUpstreamRequestPolicy};
+use pingora_core::{Error, ErrorSource, ErrorType};
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// Attempts for one request, the first included.
+pub const MAX_TRIES: u8 = 3;
+
+/// Bound for a name look-up where the route has no connect timeout.
+const DNS_BUDGET: Duration = Duration::from_secs(60);
+
+/// Connections older than a bucket of this many seconds are not picked for new requests, so that a
+/// Service's new Pods get their share although connections are kept.
+const ROTATE_SECONDS: u64 = 120;
+
+/// Builds the peer for the next attempt of a request.
+pub async fn peer(shared: &Shared, ctx: &mut RequestCtx, upgrade: bool) -> Result<Box<HttpPeer>, Rejection> {
+    let route = ctx.route.clone().ok_or(Rejection::Internal)?;
+    let began = Instant::now();
+    let timeouts = &route.policy.timeouts;
+    let address = address(shared, &route.backend, ctx.tries, timeouts.connect).await?;
+    if let Err(denied) = shared.guard.check(address.ip()) {
+        tracing::warn!(route = %route.source, service = %route.backend.service, %denied, "backend address refused");
+        return Err(Rejection::DialDenied);
+    }
+    let connect = match timeouts.connect {
+        Some(budget) => Some(budget.checked_sub(began.elapsed()).ok_or(Rejection::ConnectTimeout)?),
+        None => None,
+    };
+    ctx.tries += 1;
+    ctx.peer = Some(address);
+    ctx.attempt = Some(began);
+    ctx.connected = None;
+
+    let backend = &route.backend;
+    let tls = backend.protocol.tls();
+    let name = if tls { backend.tls_name.to_string() } else { String::new() };
+    let mut peer = Box::new(HttpPeer::new(address, tls, name));
+    let options = &mut peer.options;
+    options.connection_timeout = connect;
+    options.total_connection_timeout = connect;
+    options.read_timeout = timeouts.read;
+    options.write_timeout = timeouts.send;
+    options.idle_timeout = shared.config.upstream_keepalive_timeout;
+    options.verify_cert = backend.verify;
+    options.verify_hostname = backend.verify;
+    options.alpn = ALPN::H1;
+    options.tcp_keepalive = if upgrade { Some(tunnel_keepalive()) } else { None };
+    // `headers` has done this already.
+    options.http_upstream_request_policy = HttpUpstreamRequestPolicy::preserve();
+    peer.group_key = if !backend.keepalive || upgrade { unique() } else { bucket(ctx.start) };
+    Ok(peer)
+}
+
+async fn address(
+    shared: &Shared,
+    backend: &Backend,
+    tries: u8,
+    budget: Option<Duration>,
+) -> Result<SocketAddr, Rejection> {
+    match &backend.address {
+        BackendAddress::Name(name, port) => {
+            let addresses = match shared.resolver.cached(name) {
+                Some(addresses) => addresses,
+                None => {
+                    let began = Instant::now();
+                    shared.resolver.resolve(name, budget.unwrap_or(DNS_BUDGET)).await.map_err(|e| match e {
+                        // The whole connect budget went into the look-up.
+                        ResolveError::Timeout if budget.is_some_and(|b| began.elapsed() >= b) => {
+                            Rejection::ConnectTimeout
+                        }
+                        _ => Rejection::Dns,
+                    })?
+                }
+            };
+            let ip = if tries == 0 { addresses.pick() } else { addresses.pick_nth(tries.into()) };
+            Ok(SocketAddr::new(ip, *port))
+        }
+        BackendAddress::Endpoints(list) => {
+            let n = if list.len() > 1 { shared.rotation.fetch_add(1, Ordering::Relaxed) } else { 0 };
+            list.get(n % list.len().max(1)).copied().ok_or(Rejection::Unavailable(ingress_core::Unavailable::NoEndpoints))
+        }
+        BackendAddress::Unavailable(why) => Err(Rejection::Unavailable(*why)),
+    }
+}
+
+fn tunnel_keepalive() -> TcpKeepalive {
+    TcpKeepalive {
+        idle: Duration::from_secs(60),
+        interval: Duration::from_secs(10),
+        count: 3,
+        #[cfg(target_os = "linux")]
+        user_timeout: Duration::from_secs(0),
+    }
+}
+
+/// A pool of its own: the connection is neither taken from others nor given to them.
+fn unique() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1 << 63);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+fn bucket(now: Instant) -> u64 {
+    static EPOCH: std::sync::OnceLock<Instant> = std::sync::OnceLock::new();
+    now.saturating_duration_since(*EPOCH.get_or_init(|| now)).as_secs() / ROTATE_SECONDS
+}
+
+/// The one reading of a Pingora error.
+pub fn cause(error: &Error, body_done: bool) -> Rejection {
+    use ErrorType::*;
+    match (error.esource(), error.etype()) {
+        (ErrorSource::Upstream, ConnectTimedout | TLSHandshakeTimedout) => Rejection::ConnectTimeout,
+        (
+            ErrorSource::Upstream,
+            TLSHandshakeFailure | InvalidCert | HandshakeError | TLSWantX509Lookup,
+        ) => Rejection::Tls,
+        (
+            ErrorSource::Upstream,
+            ConnectRefused | ConnectNoRoute | ConnectError | BindError | SocketError | AcceptError
+            | ConnectProxyFailure,
+        ) => Rejection::Connect,
+        // A client that stalls its upload starves the backend, which is not the backend's fault.
+        (ErrorSource::Upstream, ReadTimedout) if !body_done => Rejection::ClientTimeout,
+        (ErrorSource::Upstream, ReadTimedout | WriteTimedout) => Rejection::BackendTimeout,
+        (ErrorSource::Upstream, InvalidHTTPHeader | H1Error | H2Error | InvalidH2 | H2Downgrade) => {
+            Rejection::Protocol
+        }
+        (ErrorSource::Upstream, _) => Rejection::Reset,
+        (ErrorSource::Downstream, ReadTimedout) => Rejection::ClientTimeout,
+        (ErrorSource::Downstream, InvalidHTTPHeader | ConnectError) => Rejection::Malformed,
+        (ErrorSource::Downstream, _) => Rejection::ClientGone,
+        _ => Rejection::Internal,
+    }
+}

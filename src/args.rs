@@ -1,0 +1,499 @@
+//! What was typed, and what it means. The only file that knows clap and the environment.
+
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{ArgAction, CommandFactory, FromArgMatches, Parser};
+use ipnet::IpNet;
+use std::ffi::OsString;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Why the process ends before it has begun.
+#[derive(Debug)]
+pub enum Stop {
+    /// Help or version was asked for.
+    Help(String),
+    /// One line that names flag, value and what is accepted.
+    Usage(String),
+}
+
+/// Everything that flags and environment decide.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Data plane.
+    pub proxy: ingress_proxy::Config,
+    /// Port of `/healthz`, `/readyz` and `/metrics`.
+    pub metrics_port: u16,
+    /// What is run.
+    pub mode: Mode,
+    /// Translation.
+    pub translate: ingress_controller::translate::Settings,
+    /// Namespaces watched; empty = all.
+    pub watch_namespaces: Vec<String>,
+    /// DNS servers; empty = the system's.
+    pub dns_servers: Vec<SocketAddr>,
+    /// Addresses never dialled; `None` = the default of the mode.
+    pub deny_backends: Deny,
+    /// The window for requests in flight after a signal.
+    pub shutdown_timeout: Duration,
+    /// How long connections are accepted after a signal.
+    pub shutdown_delay: Duration,
+    /// Log level.
+    pub log_level: tracing::level_filters::LevelFilter,
+    /// JSON or text.
+    pub log_json: bool,
+    /// Whether requests are logged.
+    pub access_log: bool,
+}
+
+/// Where the objects come from.
+#[derive(Clone, Debug)]
+pub enum Mode {
+    /// A cluster: in-cluster credentials, or a kubeconfig and context.
+    Cluster { kubeconfig: Option<PathBuf>, context: Option<String> },
+    /// A folder of YAML files.
+    Manifests(PathBuf),
+    /// The bundled example with its own backend.
+    Demo,
+}
+
+/// `--deny-backend-cidrs`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Deny {
+    /// Nothing given: the default of the mode.
+    Default,
+    /// `none`.
+    Nothing,
+    /// A list.
+    List(Vec<IpNet>),
+}
+
+/// A Kubernetes ingress controller and proxy in one process.
+#[derive(Parser, Debug)]
+#[command(name = "tak-os-ingress", version, args_override_self = true, disable_help_subcommand = true)]
+struct Args {
+    /// Class served: compared with spec.ingressClassName, or with the legacy annotation where that is absent
+    #[arg(long, global = true, default_value = "tak-os", value_parser = text("a class name"))]
+    ingress_class: String,
+    /// Also serve Ingresses that name no class
+    #[arg(long, global = true, default_value = "false", num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set, value_parser = boolean())]
+    process_without_class: bool,
+    /// Port for HTTP; 0 = any free port
+    #[arg(long, global = true, default_value = "80", value_parser = port)]
+    http_port: u16,
+    /// Port for HTTPS; 0 = any free port
+    #[arg(long, global = true, default_value = "443", value_parser = port)]
+    https_port: u16,
+    /// Port for /healthz, /readyz and /metrics; 0 = any free port
+    #[arg(long, global = true, default_value = "9090", value_parser = port)]
+    metrics_port: u16,
+    /// Address of all listeners; :: serves IPv4 as well
+    #[arg(long, global = true, default_value = "::", value_parser = address)]
+    bind_address: IpAddr,
+    /// Largest request head; a larger one gets 431
+    #[arg(long, global = true, default_value = "64Ki", value_parser = size)]
+    max_header_size: u64,
+    /// Inactivity while a request is read
+    #[arg(long, global = true, default_value = "60s", value_parser = duration)]
+    client_read_timeout: Time,
+    /// Idle time after which a kept-alive client connection is closed
+    #[arg(long, global = true, default_value = "60s", value_parser = duration)]
+    client_keepalive_timeout: Time,
+    /// Inactivity of a client that does not read its response
+    #[arg(long, global = true, default_value = "60s", value_parser = duration)]
+    client_write_timeout: Time,
+    /// Streams at once on one HTTP/2 client connection
+    #[arg(long, global = true, default_value = "128", value_parser = count)]
+    http2_max_concurrent_streams: u32,
+    /// The window for requests in flight after SIGTERM or SIGINT
+    #[arg(long, global = true, default_value = "30s", value_parser = duration)]
+    shutdown_timeout: Time,
+    /// Keep accepting this long after the signal, while /readyz already fails
+    #[arg(long, global = true, default_value = "0s", value_parser = duration)]
+    shutdown_delay: Time,
+    /// namespace/name of a TLS Secret that replaces the self-signed fallback
+    #[arg(long, global = true, default_value = "", value_parser = secret_name)]
+    default_tls_secret: Name,
+    /// Suffix of Service DNS names
+    #[arg(long, global = true, default_value = "cluster.local", value_parser = text("a DNS suffix"))]
+    cluster_domain: String,
+    /// DNS servers, ip[:port] separated by commas; empty = /etc/resolv.conf
+    #[arg(long, global = true, default_value = "", value_parser = servers)]
+    dns_servers: Servers,
+    /// Address ranges never dialled for backends: CIDRs separated by commas, or none
+    #[arg(long, global = true, default_value = "", value_parser = cidrs)]
+    deny_backend_cidrs: Deny,
+    /// Idle backend connections kept per worker thread
+    #[arg(long, global = true, default_value = "128", value_parser = count)]
+    upstream_keepalive_connections: u32,
+    /// How long an idle backend connection is kept
+    #[arg(long, global = true, default_value = "60s", value_parser = duration)]
+    upstream_keepalive_timeout: Time,
+    /// Allow Services of type ExternalName as backends
+    #[arg(long, global = true, default_value = "false", num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set, value_parser = boolean())]
+    allow_external_name_services: bool,
+    /// Limit to these namespaces, separated by commas; empty = all
+    #[arg(long, global = true, default_value = "")]
+    watch_namespace: String,
+    /// Proxy worker threads; 0 = the CPUs that the cgroup allows
+    #[arg(long, global = true, default_value = "0", value_parser = threads)]
+    threads: usize,
+    /// off, error, warn, info, debug or trace
+    #[arg(long, global = true, default_value = "info", value_parser = PossibleValuesParser::new(["off", "error", "warn", "info", "debug", "trace"]))]
+    log_level: String,
+    /// json or text
+    #[arg(long, global = true, default_value = "json", value_parser = PossibleValuesParser::new(["json", "text"]))]
+    log_format: String,
+    /// One JSON object a request on stdout
+    #[arg(long, global = true, default_value = "true", num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set, value_parser = boolean())]
+    access_log: bool,
+    /// Write query strings to the access log
+    #[arg(long, global = true, default_value = "false", num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set, value_parser = boolean())]
+    access_log_query: bool,
+    /// A kubeconfig file, for use outside a cluster
+    #[arg(long, global = true)]
+    kubeconfig: Option<PathBuf>,
+    /// A context of the kubeconfig
+    #[arg(long, global = true)]
+    context: Option<String>,
+    /// No cluster: Kubernetes YAML files in this folder are the source
+    #[arg(long, global = true)]
+    manifests: Option<PathBuf>,
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+#[derive(clap::Subcommand, Debug)]
+enum Command {
+    /// Serve a bundled example with its own backend on 8080, 8443 and 9090
+    Demo,
+}
+
+/// A duration flag: `None` is off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Time(Option<Duration>);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Name(Option<(String, String)>);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Servers(Vec<SocketAddr>);
+
+fn boolean() -> impl TypedValueParser<Value = bool> {
+    PossibleValuesParser::new(["true", "false"]).map(|v| v == "true")
+}
+
+fn text(what: &'static str) -> impl Fn(&str) -> Result<String, String> + Clone + Send + Sync + 'static {
+    move |s| if s.is_empty() { Err(format!("accepted: {what}")) } else { Ok(s.to_owned()) }
+}
+
+fn port(s: &str) -> Result<u16, String> {
+    digits(s).ok_or_else(|| "accepted: a port number, 0 to 65535".into())
+}
+
+fn count(s: &str) -> Result<u32, String> {
+    digits(s).filter(|n| *n > 0).ok_or_else(|| "accepted: a whole number, 1 to 4294967295".into())
+}
+
+fn threads(s: &str) -> Result<usize, String> {
+    digits::<u16>(s).filter(|n| *n <= 1024).map(usize::from).ok_or_else(|| "accepted: a whole number, 0 to 1024".into())
+}
+
+fn digits<T: std::str::FromStr>(s: &str) -> Option<T> {
+    s.bytes().all(|b| b.is_ascii_digit()).then(|| s.parse().ok()).flatten()
+}
+
+fn address(s: &str) -> Result<IpAddr, String> {
+    s.trim_start_matches('[').trim_end_matches(']').parse().map_err(|_| "accepted: an IP address".into())
+}
+
+fn size(s: &str) -> Result<u64, String> {
+    let (number, unit) = match s.find(|c: char| !c.is_ascii_digit()) {
+        Some(at) => s.split_at(at),
+        None => (s, ""),
+    };
+    let shift = match unit {
+        "" => Some(0),
+        "Ki" => Some(10),
+        "Mi" => Some(20),
+        "Gi" => Some(30),
+        _ => None,
+    };
+    shift
+        .and_then(|shift| digits::<u64>(number)?.checked_mul(1 << shift))
+        .ok_or_else(|| "accepted: bytes, or a number with Ki, Mi or Gi".into())
+}
+
+fn duration(s: &str) -> Result<Time, String> {
+    let (number, unit) = match s.find(|c: char| !c.is_ascii_digit()) {
+        Some(at) => s.split_at(at),
+        None => (s, ""),
+    };
+    let millis = match unit {
+        "ms" => Some(1),
+        "s" => Some(1_000),
+        "m" => Some(60_000),
+        "h" => Some(3_600_000),
+        "" if number == "0" => Some(0),
+        _ => None,
+    };
+    millis
+        .and_then(|unit| digits::<u64>(number)?.checked_mul(unit))
+        .filter(|ms| *ms <= 31 * 86_400_000)
+        .map(|ms| Time((ms > 0).then(|| Duration::from_millis(ms))))
+        .ok_or_else(|| "accepted: a number with ms, s, m or h (31 days at most), or 0 for off".into())
+}
+
+fn secret_name(s: &str) -> Result<Name, String> {
+    if s.is_empty() {
+        return Ok(Name(None));
+    }
+    match s.split_once('/') {
+        Some((ns, name)) if !ns.is_empty() && !name.is_empty() && !name.contains('/') => {
+            Ok(Name(Some((ns.into(), name.into()))))
+        }
+        _ => Err("accepted: namespace/name".into()),
+    }
+}
+
+fn servers(s: &str) -> Result<Servers, String> {
+    s.split(',')
+        .map(str::trim)
+        .filter(|s| !s.is_empty())
+        .map(|s| s.parse().or_else(|_| address(s).map(|ip| SocketAddr::new(ip, 53))))
+        .collect::<Result<_, _>>()
+        .map(Servers)
+        .map_err(|_| "accepted: ip or ip:port, separated by commas".into())
+}
+
+fn cidrs(s: &str) -> Result<Deny, String> {
+    match s.trim() {
+        "" => Ok(Deny::Default),
+        "none" => Ok(Deny::Nothing),
+        list => list
+            .split(',')
+            .map(|s| s.trim().parse::<IpNet>().or_else(|_| s.trim().parse::<IpAddr>().map(IpNet::from)))
+            .collect::<Result<_, _>>()
+            .map(Deny::List)
+            .map_err(|_| "accepted: CIDRs separated by commas, or none".into()),
+    }
+}
+
+/// The command with an environment variable for every flag (`--http-port`: `TAK_INGRESS_HTTP_PORT`).
+fn command() -> clap::Command {
+    Args::command().mut_args(|arg| match arg.get_long() {
+        Some(long) if !matches!(long, "help" | "version") => {
+            let name = format!("TAK_INGRESS_{}", long.replace('-', "_").to_uppercase());
+            // clap wants names that live as long as the process, which these do.
+            arg.env(&*Box::leak(name.into_boxed_str())).hide_env_values(true)
+        }
+        _ => arg,
+    })
+}
+
+/// Parses flags and environment.
+pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Settings, Stop> {
+    let matches = command().try_get_matches_from(args).map_err(stop)?;
+    let args = Args::from_arg_matches(&matches).map_err(stop)?;
+    // The demo serves where no privilege is needed, unless ports were asked for.
+    let given = |id: &str| {
+        let source = |m: &clap::ArgMatches| m.value_source(id).is_some_and(|s| s != clap::parser::ValueSource::DefaultValue);
+        source(&matches) || matches.subcommand().is_some_and(|(_, m)| source(m))
+    };
+    let demo = matches!(args.command, Some(Command::Demo));
+    let http_port = if demo && !given("http_port") { 8080 } else { args.http_port };
+    let https_port = if demo && !given("https_port") { 8443 } else { args.https_port };
+    args.resolve(http_port, https_port)
+}
+
+impl Args {
+    fn resolve(self, http_port: u16, https_port: u16) -> Result<Settings, Stop> {
+        let demo = matches!(self.command, Some(Command::Demo));
+        let mode = match (demo, self.manifests) {
+            (true, _) => Mode::Demo,
+            (false, Some(dir)) => Mode::Manifests(dir),
+            (false, None) => Mode::Cluster { kubeconfig: self.kubeconfig, context: self.context },
+        };
+        let max_header_size = usize::try_from(self.max_header_size).unwrap_or(usize::MAX);
+        if !(1024..=1 << 20).contains(&max_header_size) {
+            let value = self.max_header_size;
+            return Err(Stop::Usage(format!("--max-header-size={value}: accepted: 1Ki to 1Mi")));
+        }
+        let threads = match self.threads {
+            0 => std::thread::available_parallelism().map_or(1, usize::from),
+            n => n,
+        };
+        Ok(Settings {
+            proxy: ingress_proxy::Config {
+                bind_address: self.bind_address,
+                http_port,
+                https_port,
+                redirect_port: demo.then_some(https_port),
+                threads,
+                max_header_size,
+                client_read_timeout: self.client_read_timeout.0,
+                client_keepalive_timeout: self.client_keepalive_timeout.0,
+                client_write_timeout: self.client_write_timeout.0,
+                http2_max_concurrent_streams: self.http2_max_concurrent_streams,
+                upstream_keepalive_connections: self.upstream_keepalive_connections as usize,
+                upstream_keepalive_timeout: self.upstream_keepalive_timeout.0,
+                access_log_query: self.access_log_query,
+            },
+            metrics_port: self.metrics_port,
+            translate: ingress_controller::translate::Settings {
+                ingress_class: self.ingress_class,
+                process_without_class: self.process_without_class,
+                cluster_domain: self.cluster_domain.trim_matches('.').to_owned(),
+                allow_external_name: self.allow_external_name_services,
+                backends_from_slices: !matches!(mode, Mode::Cluster { .. }),
+                default_tls_secret: self.default_tls_secret.0,
+            },
+            mode,
+            watch_namespaces: self
+                .watch_namespace
+                .split(',')
+                .map(str::trim)
+                .filter(|n| !n.is_empty())
+                .map(Into::into)
+                .collect(),
+            dns_servers: self.dns_servers.0,
+            deny_backends: self.deny_backend_cidrs,
+            shutdown_timeout: self.shutdown_timeout.0.unwrap_or_default(),
+            shutdown_delay: self.shutdown_delay.0.unwrap_or_default(),
+            log_level: self.log_level.parse().unwrap_or(tracing::level_filters::LevelFilter::INFO),
+            log_json: self.log_format == "json",
+            access_log: self.access_log,
+        })
+    }
+}
+
+/// One line from clap's error: flag, value, what is accepted.
+fn stop(error: clap::Error) -> Stop {
+    if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
+        return Stop::Help(error.to_string());
+    }
+    let context = |kind| match error.get(kind) {
+        Some(ContextValue::String(s)) => Some(s.clone()),
+        Some(ContextValue::Strings(all)) => Some(all.join(", ")),
+        _ => None,
+    };
+    let flag = context(ContextKind::InvalidArg);
+    let name = flag.as_deref().map(|f| f.split([' ', '=', '[']).next().unwrap_or(f).to_owned());
+    let line = match (error.kind(), name) {
+        (ErrorKind::UnknownArgument, Some(name)) => match context(ContextKind::SuggestedArg) {
+            Some(near) => format!("{name}: no such flag; did you mean {near}?"),
+            None => format!("{name}: no such flag; --help lists them"),
+        },
+        (ErrorKind::InvalidSubcommand, _) => {
+            let given = context(ContextKind::InvalidSubcommand).unwrap_or_default();
+            format!("{given}: no such subcommand; accepted: demo")
+        }
+        (ErrorKind::InvalidValue | ErrorKind::ValueValidation, Some(name)) => {
+            let value = context(ContextKind::InvalidValue).unwrap_or_default();
+            let accepted = match context(ContextKind::ValidValue) {
+                Some(values) if !values.is_empty() => format!("accepted: {values}"),
+                _ => std::error::Error::source(&error).map(ToString::to_string).unwrap_or("accepted: a value".into()),
+            };
+            format!("{name}={value}: {accepted}")
+        }
+        _ => error.to_string().lines().next().unwrap_or_default().trim_start_matches("error: ").to_owned(),
+    };
+    Stop::Usage(line)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(args: &[&str]) -> Result<Settings, String> {
+        let all = std::iter::once("tak-os-ingress").chain(args.iter().copied()).map(OsString::from);
+        parse(all).map_err(|stop| match stop {
+            Stop::Usage(line) => line,
+            Stop::Help(text) => text,
+        })
+    }
+
+    #[test]
+    fn the_command_is_consistent() {
+        command().debug_assert();
+    }
+
+    #[test]
+    fn defaults_are_those_of_the_reference() {
+        let s = parsed(&[]).unwrap();
+        assert_eq!((s.proxy.http_port, s.proxy.https_port, s.metrics_port), (80, 443, 9090));
+        assert_eq!(s.proxy.bind_address, "::".parse::<IpAddr>().unwrap());
+        assert_eq!(s.proxy.max_header_size, 65_536);
+        assert_eq!(s.proxy.client_read_timeout, Some(Duration::from_secs(60)));
+        assert_eq!(s.proxy.client_keepalive_timeout, Some(Duration::from_secs(60)));
+        assert_eq!(s.shutdown_timeout, Duration::from_secs(30));
+        assert_eq!((s.translate.ingress_class.as_str(), s.translate.process_without_class), ("tak-os", false));
+        assert_eq!(s.translate.cluster_domain, "cluster.local");
+        assert!(s.access_log && s.log_json && matches!(s.mode, Mode::Cluster { .. }));
+        assert_eq!(s.deny_backends, Deny::Default);
+    }
+
+    #[test]
+    fn both_spellings_booleans_and_the_last_one_count() {
+        let s = parsed(&[
+            "--http-port=81", "--http-port", "82", "--process-without-class", "--access-log=false", "--access-log=true",
+            "--dns-servers=127.0.0.1:5353,10.0.0.10", "--deny-backend-cidrs=none", "--default-tls-secret=a/b",
+            "--client-read-timeout=300ms", "--upstream-keepalive-timeout=0", "--watch-namespace=a, b",
+        ])
+        .unwrap();
+        assert_eq!(s.proxy.http_port, 82);
+        assert!(s.translate.process_without_class && s.access_log);
+        assert_eq!(s.dns_servers, ["127.0.0.1:5353".parse().unwrap(), "10.0.0.10:53".parse().unwrap()]);
+        assert_eq!(s.deny_backends, Deny::Nothing);
+        assert_eq!(s.translate.default_tls_secret, Some(("a".into(), "b".into())));
+        assert_eq!(s.proxy.client_read_timeout, Some(Duration::from_millis(300)));
+        assert_eq!(s.proxy.upstream_keepalive_timeout, None);
+        assert_eq!(s.watch_namespaces, ["a", "b"]);
+        assert!(parsed(&["--process-without-class=false"]).is_ok_and(|s| !s.translate.process_without_class));
+    }
+
+    #[test]
+    fn a_bad_value_is_one_line_with_flag_value_and_what_is_accepted() {
+        for (arg, want) in [
+            ("--http-port=abc", "--http-port=abc: accepted: a port number, 0 to 65535"),
+            ("--http-port=65536", "--http-port=65536: accepted: a port number, 0 to 65535"),
+            ("--https-port=-1", "--https-port=-1: accepted: a port number, 0 to 65535"),
+            ("--bind-address=host", "--bind-address=host: accepted: an IP address"),
+            ("--max-header-size=64k", "--max-header-size=64k: accepted: bytes, or a number with Ki, Mi or Gi"),
+            ("--max-header-size=1", "--max-header-size=1: accepted: 1Ki to 1Mi"),
+            ("--client-read-timeout=60", "--client-read-timeout=60: accepted: a number with ms, s, m or h (31 days at most), or 0 for off"),
+            ("--access-log=maybe", "--access-log=maybe: accepted: true, false"),
+            ("--log-level=loud", "--log-level=loud: accepted: off, error, warn, info, debug, trace"),
+            ("--default-tls-secret=x", "--default-tls-secret=x: accepted: namespace/name"),
+            ("--dns-servers=x", "--dns-servers=x: accepted: ip or ip:port, separated by commas"),
+            ("--deny-backend-cidrs=10/8", "--deny-backend-cidrs=10/8: accepted: CIDRs separated by commas, or none"),
+            ("--ingress-class=", "--ingress-class=: accepted: a class name"),
+            ("--threads=x", "--threads=x: accepted: a whole number, 0 to 1024"),
+            ("--http-prot=1", "--http-prot: no such flag; did you mean --http-port?"),
+            ("serve", "serve: no such subcommand; accepted: demo"),
+        ] {
+            assert_eq!(parsed(&[arg]).unwrap_err(), want);
+        }
+    }
+
+    #[test]
+    fn the_demo_needs_no_privileged_port_unless_asked() {
+        let s = parsed(&["demo"]).unwrap();
+        assert_eq!((s.proxy.http_port, s.proxy.https_port, s.metrics_port), (8080, 8443, 9090));
+        assert!(matches!(s.mode, Mode::Demo) && s.translate.backends_from_slices);
+        assert_eq!(parsed(&["demo", "--http-port=0"]).unwrap().proxy.http_port, 0);
+        assert_eq!(parsed(&["--https-port=1", "demo"]).unwrap().proxy.https_port, 1);
+    }
+
+    #[test]
+    fn every_flag_has_its_environment_variable() {
+        for arg in command().get_arguments() {
+            let long = arg.get_long().unwrap();
+            if !matches!(long, "help" | "version") {
+                let env = arg.get_env().unwrap().to_str().unwrap();
+                assert_eq!(env, format!("TAK_INGRESS_{}", long.replace('-', "_").to_uppercase()));
+            }
+        }
+    }
+}
