@@ -101,7 +101,7 @@ impl Conn {
 
 /// A client stream that bounds request heads while they are read, and replaces the engine's own
 /// answers to heads that it cannot parse.
-struct EdgeStream {
+pub(crate) struct EdgeStream {
     inner: Stream,
     conn: Arc<Conn>,
     digest: Arc<ProxyDigest>,
@@ -111,7 +111,7 @@ struct EdgeStream {
 }
 
 impl EdgeStream {
-    fn new(inner: Stream, shared: Arc<Shared>) -> io::Result<Self> {
+    pub(crate) fn new(inner: Stream, shared: Arc<Shared>) -> io::Result<Self> {
         let peer = inner.get_socket_digest().and_then(|d| match d.peer_addr() {
             Some(PeerAddr::Inet(a)) => Some(a.ip()),
             _ => None,

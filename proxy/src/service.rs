@@ -376,8 +376,13 @@ fn write_record(
         record.opt("sni", conn.sni.as_deref().map(str::as_bytes));
     }
     record.opt("user_agent", field(USER_AGENT));
-    record.opt("referer", field(REFERER).filter(|_| shared.config.access_log_query));
+    record.opt("referer", field(REFERER).map(|r| if shared.config.access_log_query { r } else { before_query(r) }));
     record.end();
+}
+
+/// A query string may hold what must not be logged, also in a referer.
+fn before_query(url: &[u8]) -> &[u8] {
+    url.split(|b| *b == b'?').next().unwrap_or(url)
 }
 
 /// A number that tells requests of one process apart in logs; no secret, so a counter over a
@@ -395,3 +400,6 @@ fn request_id() -> u64 {
         z ^ (z >> 31)
     })
 }
+
+#[cfg(test)]
+mod tests;
