@@ -455,7 +455,7 @@ impl Resolver {
                 (Some(entry), _) => entry.clone(),
                 (None, Some(target)) => Arc::new(Entry::new(target, FOREVER)),
                 (None, None) => {
-                    tracing::warn!(%name, "not a name that DNS could know");
+                    tracing::debug!(%name, "not a name that DNS could know");
                     continue;
                 }
             };

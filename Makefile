@@ -1,0 +1,51 @@
+# The one entrance. Programs are built below ~/.cache/tak-os-ingress (XDG_CACHE_HOME and CARGO_TARGET_DIR are honoured).
+SHELL := /usr/bin/env bash
+.SHELLFLAGS := -euo pipefail -c
+.NOTPARALLEL:
+.DEFAULT_GOAL := help
+ENV := . hack/env.sh;
+
+.PHONY: help deps build release demo test check fmt lint doc deny unit testbed e2e
+
+help: ## this list
+	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' Makefile | while IFS=$$'\t' read -r name text; do printf '%-9s %s\n' "$$name" "$$text"; done
+
+deps: ## install what this machine lacks
+	@hack/deps.sh test
+
+build: ## development build
+	@$(ENV) cargo build --locked --bin tak-os-ingress
+
+release: ## release build
+	@$(ENV) cargo build --locked --release --bin tak-os-ingress
+	@$(ENV) echo "$$CARGO_TARGET_DIR/release/tak-os-ingress"
+
+demo: ## install, build, serve the bundled example, show a page through HTTP and HTTPS
+	@hack/deps.sh build
+	@hack/demo.sh
+
+test: ## install, then everything below
+	@hack/test.sh
+
+check: fmt lint doc deny ## formatting, lints, documentation, dependency rules
+
+fmt:
+	@$(ENV) cargo fmt --all --check
+
+lint:
+	@$(ENV) cargo clippy --locked --workspace --all-targets -- -D warnings
+
+doc:
+	@$(ENV) RUSTDOCFLAGS=-Dwarnings cargo doc --locked --no-deps --workspace
+
+deny:
+	@hack/deny.sh
+
+unit: ## tests that need no cluster
+	@$(ENV) cargo test --locked
+
+testbed: ## build the API server and the etcd of the cluster tests
+	@$(ENV) e2e/testbed/build.sh
+
+e2e: ## tests of the binary, with and without a cluster
+	@hack/e2e.sh

@@ -1,0 +1,14 @@
+#!/usr/bin/env bash
+# The tests of e2e/tests against the binary, a few at a time: each starts processes of its own.
+# Arguments go to the test programs (`hack/e2e.sh name_of_a_test`).
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+# shellcheck source=hack/env.sh
+. hack/env.sh
+
+e2e/testbed/build.sh >/dev/null
+cargo build --locked --workspace
+# Chosen by name and not by package: that would build the dependencies again, with fewer features.
+tests=()
+for file in e2e/tests/*.rs; do tests+=(--test "$(basename "$file" .rs)"); done
+cargo test --locked --workspace "${tests[@]}" -- --test-threads "${E2E_THREADS:-2}" "$@"
