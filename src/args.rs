@@ -94,6 +94,15 @@ struct Args {
     /// Largest request head; a larger one gets 431
     #[arg(long, global = true, default_value = "64Ki", value_parser = size)]
     max_header_size: u64,
+    /// Largest request body; a larger one gets 413; 0 = no limit
+    #[arg(long, global = true, default_value = "100Mi", value_parser = size)]
+    max_request_body_size: u64,
+    /// Responses up to this size are read whole from the backend; 0 = never, unlimited = all
+    #[arg(long, global = true, default_value = "64Ki", value_parser = threshold)]
+    response_buffer_size: Threshold,
+    /// Bytes held for all responses together; above it new responses stream
+    #[arg(long, global = true, default_value = "128Mi", value_parser = size)]
+    response_buffer_budget: u64,
     /// Inactivity while a request is read
     #[arg(long, global = true, default_value = "60s", value_parser = duration)]
     client_read_timeout: Time,
@@ -174,6 +183,10 @@ enum Command {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Time(Option<Duration>);
 
+/// A size flag that knows `unlimited`: `None`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Threshold(Option<usize>);
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Name(Option<(String, String)>);
 
@@ -223,6 +236,16 @@ fn size(s: &str) -> Result<u64, String> {
     shift
         .and_then(|shift| digits::<u64>(number)?.checked_mul(1 << shift))
         .ok_or_else(|| "accepted: bytes, or a number with Ki, Mi or Gi".into())
+}
+
+fn threshold(s: &str) -> Result<Threshold, String> {
+    if s == "unlimited" {
+        return Ok(Threshold(None));
+    }
+    match size(s).map(usize::try_from) {
+        Ok(Ok(bytes)) => Ok(Threshold(Some(bytes))),
+        _ => Err("accepted: bytes, or a number with Ki, Mi or Gi, or unlimited".into()),
+    }
 }
 
 fn duration(s: &str) -> Result<Time, String> {
@@ -332,6 +355,9 @@ impl Args {
                 redirect_port: demo.then_some(https_port),
                 threads,
                 max_header_size,
+                max_request_body_size: (self.max_request_body_size > 0).then_some(self.max_request_body_size),
+                response_buffer_size: self.response_buffer_size.0,
+                response_buffer_budget: usize::try_from(self.response_buffer_budget).unwrap_or(usize::MAX),
                 client_read_timeout: self.client_read_timeout.0,
                 client_keepalive_timeout: self.client_keepalive_timeout.0,
                 client_write_timeout: self.client_write_timeout.0,
@@ -425,6 +451,7 @@ mod tests {
         assert_eq!((s.proxy.http_port, s.proxy.https_port, s.metrics_port), (80, 443, 9090));
         assert_eq!(s.proxy.bind_address, "::".parse::<IpAddr>().unwrap());
         assert_eq!(s.proxy.max_header_size, 65_536);
+        assert_eq!(s.proxy.max_request_body_size, Some(100 << 20));
         assert_eq!(s.proxy.client_read_timeout, Some(Duration::from_secs(60)));
         assert_eq!(s.proxy.client_keepalive_timeout, Some(Duration::from_secs(60)));
         assert_eq!(s.shutdown_timeout, Duration::from_secs(30));
@@ -461,6 +488,7 @@ mod tests {
             ("--https-port=-1", "--https-port=-1: accepted: a port number, 0 to 65535"),
             ("--bind-address=host", "--bind-address=host: accepted: an IP address"),
             ("--max-header-size=64k", "--max-header-size=64k: accepted: bytes, or a number with Ki, Mi or Gi"),
+            ("--response-buffer-size=all", "--response-buffer-size=all: accepted: bytes, or a number with Ki, Mi or Gi, or unlimited"),
             ("--max-header-size=1", "--max-header-size=1: accepted: 1Ki to 1Mi"),
             ("--client-read-timeout=60", "--client-read-timeout=60: accepted: a number with ms, s, m or h (31 days at most), or 0 for off"),
             ("--access-log=maybe", "--access-log=maybe: accepted: true, false"),

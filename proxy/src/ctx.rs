@@ -1,6 +1,7 @@
 //! What one request carries through the hooks.
 
 use crate::Shared;
+use crate::buffer::Held;
 use crate::edge::Conn;
 use crate::respond::Rejection;
 use ingress_core::Route;
@@ -35,6 +36,8 @@ pub struct RequestCtx {
     /// 101 was sent: the request is a tunnel now.
     pub tunnel: bool,
     pub recorded: bool,
+    /// The response, while it is held.
+    pub held: Option<Held>,
 }
 
 impl RequestCtx {
@@ -57,6 +60,7 @@ impl RequestCtx {
             upstream_status: None,
             tunnel: false,
             recorded: false,
+            held: None,
         }
     }
 }

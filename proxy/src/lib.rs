@@ -3,6 +3,7 @@
 //! Pingora types stay in the hook files (`service`, `edge`, `headers`, `respond`, `tls`, `upstream`).
 
 pub mod access_log;
+mod buffer;
 mod ctx;
 pub mod dial;
 mod edge;
@@ -16,6 +17,7 @@ mod select;
 mod service;
 mod strict;
 mod tls;
+mod tunnel;
 mod upstream;
 
 pub use access_log::LogSink;
@@ -46,6 +48,12 @@ pub struct Config {
     pub threads: usize,
     /// Largest request head in bytes (431).
     pub max_header_size: usize,
+    /// Largest request body in bytes (413); `None` = no limit.
+    pub max_request_body_size: Option<u64>,
+    /// Responses up to this size are held until they are whole; 0 = never, `None` = all.
+    pub response_buffer_size: Option<usize>,
+    /// Bytes held for all responses together.
+    pub response_buffer_budget: usize,
     /// Inactivity while a request is read; `None` = no limit.
     pub client_read_timeout: Option<Duration>,
     /// Idle time of a kept-alive client connection; `None` = no limit.
@@ -73,6 +81,9 @@ impl Config {
             redirect_port: None,
             threads: 1,
             max_header_size: 64 << 10,
+            max_request_body_size: Some(100 << 20),
+            response_buffer_size: Some(64 << 10),
+            response_buffer_budget: 128 << 20,
             client_read_timeout: minute,
             client_keepalive_timeout: minute,
             client_write_timeout: minute,
@@ -108,6 +119,7 @@ struct Shared {
     log: Option<LogSink>,
     draining: AtomicBool,
     rotation: std::sync::atomic::AtomicUsize,
+    budget: Arc<buffer::Budget>,
 }
 
 /// The running data plane.
@@ -133,6 +145,7 @@ impl Proxy {
     /// Starts serving on sockets that are already bound. Must run on the data-plane runtime.
     pub fn start(config: Config, bound: Bound, parts: Parts) -> Result<Self, StartError> {
         let Parts { reader, resolver, guard, metrics, log } = parts;
+        let budget = buffer::Budget::new(config.response_buffer_budget);
         let shared = Arc::new(Shared {
             config,
             reader,
@@ -142,6 +155,7 @@ impl Proxy {
             log,
             draining: AtomicBool::new(false),
             rotation: Default::default(),
+            budget,
         });
         let (stop, stopped) = watch::channel(false);
         let service = edge::serve(shared.clone(), bound, stopped)?;

@@ -30,6 +30,8 @@ pub enum Rejection {
     Denied,
     /// Authentication is asked for and not usable.
     AuthNotConfigured,
+    /// The request body is larger than the limit.
+    BodyTooLarge,
     /// There is nothing to dial.
     Unavailable(Unavailable),
     /// The backend's name has no address.
@@ -65,6 +67,7 @@ impl Rejection {
             Rejection::NoRoute(_) => StatusCode::NOT_FOUND,
             Rejection::Denied => StatusCode::FORBIDDEN,
             Rejection::AuthNotConfigured => StatusCode::NOT_IMPLEMENTED,
+            Rejection::BodyTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             Rejection::Unavailable(_)
             | Rejection::Dns
             | Rejection::DialDenied
@@ -88,6 +91,7 @@ impl Rejection {
             Rejection::NoRoute(NoMatch::Path) => "no_path",
             Rejection::Denied => "access",
             Rejection::AuthNotConfigured => "auth_not_configured",
+            Rejection::BodyTooLarge => "body_too_large",
             Rejection::Unavailable(Unavailable::NoService) => "no_service",
             Rejection::Unavailable(Unavailable::NoPort) => "no_port",
             Rejection::Unavailable(Unavailable::NoEndpoints) => "no_endpoints",
@@ -134,6 +138,7 @@ impl Rejection {
             Rejection::HeadTooLarge => "431 Request Header Fields Too Large\n",
             Rejection::NoRoute(_) => "404 Not Found\n",
             Rejection::Denied => "403 Forbidden\n",
+            Rejection::BodyTooLarge => "413 Content Too Large\n",
             Rejection::ConnectTimeout | Rejection::BackendTimeout => "504 Gateway Timeout\n",
             Rejection::ClientTimeout => "408 Request Timeout\n",
             Rejection::ClientGone | Rejection::Internal => "500 Internal Server Error\n",

@@ -2,6 +2,7 @@
 //! its phase.
 
 use crate::access_log::Record;
+use crate::buffer::Held;
 use crate::ctx::RequestCtx;
 use crate::edge::Conn;
 use crate::policy::{self, Verdict};
@@ -10,7 +11,8 @@ use crate::select::{self, Selected};
 use crate::upstream::{self, MAX_TRIES};
 use crate::{Shared, headers, strict};
 use async_trait::async_trait;
-use http::header::{CONNECTION, REFERER, TRANSFER_ENCODING, USER_AGENT};
+use bytes::Bytes;
+use http::header::{CONNECTION, CONTENT_LENGTH, REFERER, TRANSFER_ENCODING, USER_AGENT};
 use http::{HeaderValue, StatusCode, Version};
 use pingora_core::modules::http::HttpModules;
 use pingora_core::protocols::Digest;
@@ -66,6 +68,12 @@ impl Gateway {
         Ok(Judged { authority, port, verdict })
     }
 
+    /// Whether the stated length of the body is beyond the limit.
+    fn too_large(&self, request: &RequestHeader) -> bool {
+        let stated = || request.headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse::<u128>().ok();
+        self.shared.config.max_request_body_size.is_some_and(|max| stated().is_some_and(|n| n > max.into()))
+    }
+
     /// `https://HOST[:PORT]` with path and query as they came.
     fn https_location(&self, request: &RequestHeader, authority: &HeaderValue) -> Option<HeaderValue> {
         let authority = authority.to_str().ok()?;
@@ -116,6 +124,9 @@ impl ProxyHttp for Gateway {
         }
         self.set_timeouts(session);
         let rejection = match self.judge(session, ctx) {
+            Ok(Judged { verdict: Verdict::Continue, .. }) if self.too_large(session.req_header()) => {
+                Rejection::BodyTooLarge
+            }
             Ok(Judged { authority, port, verdict: Verdict::Continue }) => match &ctx.conn {
                 Some(conn) => match headers::rebuild(session.req_header_mut(), conn, authority, port) {
                     Ok(()) => return Ok(false),
@@ -188,12 +199,21 @@ impl ProxyHttp for Gateway {
     async fn request_body_filter(
         &self,
         session: &mut Session,
-        body: &mut Option<bytes::Bytes>,
+        body: &mut Option<Bytes>,
         end_of_stream: bool,
-        _: &mut RequestCtx,
+        ctx: &mut RequestCtx,
     ) -> Result<()> {
+        if session.was_upgraded() {
+            return Ok(());
+        }
+        // What the client has sent, not what passes here: a retry passes the same bytes again.
+        if let Some(max) = self.shared.config.max_request_body_size
+            && session.body_bytes_read() as u64 > max
+        {
+            return Err(failure(Rejection::BodyTooLarge, ctx));
+        }
         // An empty last chunk would be written as a second chunk terminator.
-        if end_of_stream && body.as_ref().is_some_and(bytes::Bytes::is_empty) && !session.was_upgraded() {
+        if end_of_stream && body.as_ref().is_some_and(Bytes::is_empty) {
             *body = None;
         }
         Ok(())
@@ -223,7 +243,29 @@ impl ProxyHttp for Gateway {
         if self.shared.draining.load(Ordering::Relaxed) || session.is_process_shutting_down() {
             session.set_keepalive(None);
         }
+        let config = &self.shared.config;
+        let method = &session.req_header().method;
+        ctx.held = Held::wanted(method, response, config.response_buffer_size, &self.shared.budget);
         Ok(())
+    }
+
+    fn response_body_filter(
+        &self,
+        _: &mut Session,
+        body: &mut Option<Bytes>,
+        end_of_stream: bool,
+        ctx: &mut RequestCtx,
+    ) -> Result<Option<Duration>> {
+        let Some(held) = &mut ctx.held else { return Ok(None) };
+        *body = match body.take() {
+            Some(chunk) => held.take(chunk, end_of_stream),
+            None if end_of_stream => held.rest(),
+            None => None,
+        };
+        if body.is_some() || end_of_stream {
+            ctx.held = None;
+        }
+        Ok(None)
     }
 
     fn fail_to_connect(

@@ -4,11 +4,13 @@ use crate::Shared;
 use crate::ctx::RequestCtx;
 use crate::respond::Rejection;
 use crate::resolve::ResolveError;
+use crate::tunnel::TunnelConnector;
 use ingress_core::{Backend, BackendAddress};
 use pingora_core::protocols::{ALPN, TcpKeepalive};
 use pingora_core::upstreams::peer::{HttpPeer, HttpUpstreamRequestPolicy};
 use pingora_core::{Error, ErrorSource, ErrorType};
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -54,7 +56,10 @@ pub async fn peer(shared: &Shared, ctx: &mut RequestCtx, upgrade: bool) -> Resul
     options.verify_cert = backend.verify;
     options.verify_hostname = backend.verify;
     options.alpn = ALPN::H1;
-    options.tcp_keepalive = if upgrade { Some(tunnel_keepalive()) } else { None };
+    if upgrade {
+        options.tcp_keepalive = Some(tunnel_keepalive());
+        options.custom_l4 = Some(Arc::new(TunnelConnector { timeout: connect }));
+    }
     // `headers` has done this already.
     options.http_upstream_request_policy = HttpUpstreamRequestPolicy::preserve();
     peer.group_key = if !backend.keepalive || upgrade { unique() } else { bucket(ctx.start) };

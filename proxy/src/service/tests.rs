@@ -34,6 +34,7 @@ fn shared(routes: Vec<Route>) -> Arc<Shared> {
         log: None,
         draining: false.into(),
         rotation: Default::default(),
+        budget: crate::buffer::Budget::new(1 << 20),
     })
 }
 
