@@ -109,6 +109,9 @@ struct Args {
     /// Idle time after which a kept-alive client connection is closed
     #[arg(long, global = true, default_value = "60s", value_parser = duration)]
     client_keepalive_timeout: Time,
+    /// Time for a whole request head, however it trickles
+    #[arg(long, global = true, default_value = "60s", value_parser = duration)]
+    client_header_timeout: Time,
     /// Inactivity of a client that does not read its response
     #[arg(long, global = true, default_value = "60s", value_parser = duration)]
     client_write_timeout: Time,
@@ -360,6 +363,7 @@ impl Args {
                 response_buffer_budget: usize::try_from(self.response_buffer_budget).unwrap_or(usize::MAX),
                 client_read_timeout: self.client_read_timeout.0,
                 client_keepalive_timeout: self.client_keepalive_timeout.0,
+                client_header_timeout: self.client_header_timeout.0,
                 client_write_timeout: self.client_write_timeout.0,
                 http2_max_concurrent_streams: self.http2_max_concurrent_streams,
                 upstream_keepalive_connections: self.upstream_keepalive_connections as usize,

@@ -32,8 +32,11 @@ use std::os::fd::IntoRawFd;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::future::Future;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::{Instant, Sleep, sleep_until};
 
 /// Receive windows of HTTP/2 clients: large enough for fast uploads, bounded per connection.
 const H2_STREAM_WINDOW: u32 = 256 << 10;
@@ -58,6 +61,13 @@ pub struct Conn {
     /// A request head is being read; set by the connection loop, cleared by the first hook.
     reading_head: AtomicBool,
     head_bytes: AtomicUsize,
+}
+
+/// The clock of a request head that did not come in one piece; heads that do never touch it.
+struct HeadClock {
+    /// When all of the head must be there.
+    whole: Option<Instant>,
+    timer: Pin<Box<Sleep>>,
 }
 
 impl Conn {
@@ -88,7 +98,8 @@ impl Conn {
         session.as_downstream().digest()?.proxy_digest.as_ref()?.user_data.as_ref()?.downcast_ref()
     }
 
-    fn expect_head(&self) {
+    /// The next bytes are a request head.
+    pub(crate) fn expect_head(&self) {
         self.head_bytes.store(0, Ordering::Relaxed);
         self.reading_head.store(true, Ordering::Relaxed);
     }
@@ -108,6 +119,7 @@ pub(crate) struct EdgeStream {
     shared: Arc<Shared>,
     /// An answer of ours that is being written instead; what is left of it.
     canned: Option<&'static [u8]>,
+    clock: Option<HeadClock>,
 }
 
 impl EdgeStream {
@@ -122,7 +134,12 @@ impl EdgeStream {
         let response = ResponseHeader::build_no_case(200, Some(0)).map_err(io::Error::other)?;
         let digest = Arc::new(ProxyDigest::new(Box::new(response), Some(Box::new(conn.clone()))));
         shared.metrics.connection_opened();
-        Ok(Self { inner, conn, digest, shared, canned: None })
+        Ok(Self { inner, conn, digest, shared, canned: None, clock: None })
+    }
+
+    #[cfg(test)]
+    pub(crate) fn conn(&self) -> Arc<Conn> {
+        self.conn.clone()
     }
 
     /// Writes what is left of our own answer; ready once all of it is out.
@@ -150,29 +167,78 @@ impl AsyncRead for EdgeStream {
         if !self.conn.reading_head.load(Ordering::Relaxed) {
             return Pin::new(&mut self.inner).poll_read(cx, buf);
         }
+        // More is asked for, so the head is not whole yet.
         let read = self.conn.head_bytes.load(Ordering::Relaxed);
         if read > self.shared.config.max_header_size {
-            // More is asked for, so the head is not whole yet.
-            if self.canned.is_none() {
-                self.shared.metrics.unmatched("head_too_large");
-                self.canned = Some(canned(431));
-            }
-            ready!(self.poll_canned(cx))?;
-            // Takes in a little more, so that the client reads our answer before a reset; then ends.
-            let before = buf.filled().len();
-            ready!(Pin::new(&mut self.inner).poll_read(cx, buf))?;
-            let n = buf.filled().len() - before;
-            buf.set_filled(before);
-            if n == 0 || read > 16 * self.shared.config.max_header_size {
-                return Poll::Ready(Ok(()));
-            }
-            self.conn.head_bytes.store(read + n, Ordering::Relaxed);
-            cx.waker().wake_by_ref();
-            return Poll::Pending;
+            return self.poll_refuse(cx, buf, 431, "head_too_large");
+        }
+        if read > 0 && self.poll_clock(cx).is_ready() {
+            return self.poll_refuse(cx, buf, 408, "client_timeout");
         }
         let before = buf.filled().len();
         ready!(Pin::new(&mut self.inner).poll_read(cx, buf))?;
         self.conn.head_bytes.store(read + buf.filled().len() - before, Ordering::Relaxed);
+        let this = &mut *self;
+        if let Some(clock) = &mut this.clock {
+            clock.timer.as_mut().reset(next_deadline(&this.shared.config, clock.whole));
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+/// The engine's own timer for a head ends the connection without a word; ours is that much earlier.
+const BEFORE_ENGINE: Duration = Duration::from_millis(100);
+
+const FAR: Duration = Duration::from_secs(86_400);
+
+fn next_deadline(config: &crate::Config, whole: Option<Instant>) -> Instant {
+    let engine = config.client_keepalive_timeout.map(|d| d.saturating_sub(BEFORE_ENGINE));
+    let pause = config.client_read_timeout.into_iter().chain(engine).min().unwrap_or(FAR);
+    let next = Instant::now() + pause;
+    whole.map_or(next, |whole| whole.min(next))
+}
+
+impl EdgeStream {
+    /// Ready once a head that trickles has had its time.
+    fn poll_clock(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let config = &self.shared.config;
+        let clock = self.clock.get_or_insert_with(|| {
+            let whole = config.client_header_timeout.map(|limit| Instant::now() + limit);
+            HeadClock { whole, timer: Box::pin(sleep_until(next_deadline(config, whole))) }
+        });
+        clock.timer.as_mut().poll(cx)
+    }
+
+    /// Answers a head that is not going to be read, takes in a little more of it, so that the client
+    /// reads the answer before a reset, and ends.
+    fn poll_refuse(
+        &mut self,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+        status: u16,
+        reason: &str,
+    ) -> Poll<io::Result<()>> {
+        if self.canned.is_none() {
+            self.shared.metrics.unmatched(reason);
+            self.canned = Some(canned(status));
+        }
+        ready!(self.poll_canned(cx))?;
+        if status != 431 {
+            return Poll::Ready(Ok(()));
+        }
+        let limit = 16 * self.shared.config.max_header_size;
+        let mut read = self.conn.head_bytes.load(Ordering::Relaxed);
+        let before = buf.filled().len();
+        while read <= limit {
+            ready!(Pin::new(&mut self.inner).poll_read(cx, buf))?;
+            let n = buf.filled().len() - before;
+            buf.set_filled(before);
+            if n == 0 {
+                break;
+            }
+            read += n;
+            self.conn.head_bytes.store(read, Ordering::Relaxed);
+        }
         Poll::Ready(Ok(()))
     }
 }
@@ -180,6 +246,8 @@ impl AsyncRead for EdgeStream {
 impl AsyncWrite for EdgeStream {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         if !self.conn.reading_head.load(Ordering::Relaxed) {
+            // A head was read, or the engine would not answer: its clock is not needed any more.
+            self.clock = None;
             return Pin::new(&mut self.inner).poll_write(cx, buf);
         }
         // No hook has seen this request: the engine answers a head that it could not parse.
@@ -325,7 +393,7 @@ impl Edge {
     async fn http1(&self, stream: Stream, conn: &Conn, shutdown: &ShutdownWatch) {
         let mut session = ServerSession::new_http1(stream);
         // Seconds; 0 is the engine's word for no limit.
-        let idle = self.shared.config.client_keepalive_timeout.map_or(0, |d| d.as_secs().max(1));
+        let idle = self.shared.config.client_read_timeout.map_or(0, |d| d.as_secs().max(1));
         session.set_keepalive(if *shutdown.borrow() { None } else { Some(idle) });
         loop {
             conn.expect_head();

@@ -58,6 +58,8 @@ pub struct Config {
     pub client_read_timeout: Option<Duration>,
     /// Idle time of a kept-alive client connection; `None` = no limit.
     pub client_keepalive_timeout: Option<Duration>,
+    /// Time for a whole request head, however it trickles; `None` = no limit.
+    pub client_header_timeout: Option<Duration>,
     /// Inactivity of a client that does not read its response; `None` = no limit.
     pub client_write_timeout: Option<Duration>,
     /// Streams at once on one client connection.
@@ -86,6 +88,7 @@ impl Config {
             response_buffer_budget: 128 << 20,
             client_read_timeout: minute,
             client_keepalive_timeout: minute,
+            client_header_timeout: minute,
             client_write_timeout: minute,
             http2_max_concurrent_streams: 128,
             upstream_keepalive_connections: 128,

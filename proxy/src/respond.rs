@@ -153,6 +153,9 @@ pub fn canned(status: u16) -> &'static [u8] {
         431 => {
             b"HTTP/1.1 431 Request Header Fields Too Large\r\nServer: tak-os-ingress\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: 36\r\nConnection: close\r\n\r\n431 Request Header Fields Too Large\n"
         }
+        408 => {
+            b"HTTP/1.1 408 Request Timeout\r\nServer: tak-os-ingress\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: 20\r\nConnection: close\r\n\r\n408 Request Timeout\n"
+        }
         405 => {
             b"HTTP/1.1 405 Method Not Allowed\r\nServer: tak-os-ingress\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: 23\r\nConnection: close\r\n\r\n405 Method Not Allowed\n"
         }
@@ -219,7 +222,7 @@ mod tests {
 
     #[test]
     fn canned_answers_have_the_length_they_state() {
-        for status in [400, 405, 431] {
+        for status in [400, 405, 408, 431] {
             let text = std::str::from_utf8(canned(status)).unwrap();
             let (head, body) = text.split_once("\r\n\r\n").unwrap();
             assert!(head.starts_with(&format!("HTTP/1.1 {status} ")), "{head}");

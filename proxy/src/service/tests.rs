@@ -12,13 +12,17 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 const HOST: &str = "app.example.com";
 
 fn shared(routes: Vec<Route>) -> Arc<Shared> {
+    shared_with(Config::for_test(), routes)
+}
+
+fn shared_with(config: Config, routes: Vec<Route>) -> Arc<Shared> {
     let (mut publisher, reader) = channel();
     let mut table = RouteTable::default();
     let (host, _) = VirtualHost::build(routes.into_iter().map(Arc::new).collect());
     table.set(&HOST.parse().unwrap(), host);
     publisher.publish(Arc::new(table), Arc::default());
     Arc::new(Shared {
-        config: Config::for_test(),
+        config,
         reader,
         resolver: Resolver::new(
             ResolverConfig {
@@ -191,6 +195,31 @@ async fn a_backend_that_is_not_there_is_502_and_an_address_that_must_not_be_dial
         assert_eq!(rejection.status(), 502, "{path}");
         assert!(rejection.upstream_error().is_some());
     }
+}
+
+/// A connection on which the client's bytes never make a whole head: what the client reads.
+async fn unfinished(shared: Arc<Shared>, sent: &[u8]) -> String {
+    let (mut client, server) = tokio::io::duplex(1 << 20);
+    client.write_all(sent).await.unwrap();
+    let stream = EdgeStream::new(Box::new(server), shared).unwrap();
+    stream.conn().expect_head();
+    let mut session = Session::new_h1(Box::new(stream));
+    assert!(!session.as_downstream_mut().read_request().await.unwrap_or(false));
+    drop(session);
+    let mut answer = String::new();
+    client.read_to_string(&mut answer).await.unwrap();
+    answer
+}
+
+#[tokio::test]
+async fn a_head_that_trickles_gets_408_and_one_without_end_431() {
+    let config = Config { client_read_timeout: Some(Duration::from_millis(50)), ..Config::for_test() };
+    let shared = shared_with(config, routes());
+    let answer = unfinished(shared.clone(), b"GET / HTTP/1.1\r\nHost: app").await;
+    assert!(answer.starts_with("HTTP/1.1 408 "), "{answer}");
+    let endless = format!("GET / HTTP/1.1\r\nX: {}", "x".repeat(200_000));
+    let answer = unfinished(shared, endless.as_bytes()).await;
+    assert!(answer.starts_with("HTTP/1.1 431 "), "{answer}");
 }
 
 #[test]
