@@ -189,6 +189,9 @@ impl AsyncRead for EdgeStream {
 /// The engine's own timer for a head ends the connection without a word; ours is that much earlier.
 const BEFORE_ENGINE: Duration = Duration::from_millis(100);
 
+/// How long a client that was refused is still listened to.
+const LINGER: Duration = Duration::from_secs(1);
+
 const FAR: Duration = Duration::from_secs(86_400);
 
 fn next_deadline(config: &crate::Config, whole: Option<Instant>) -> Instant {
@@ -221,6 +224,8 @@ impl EdgeStream {
         if self.canned.is_none() {
             self.shared.metrics.unmatched(reason);
             self.canned = Some(canned(status));
+            let timer = Box::pin(sleep_until(Instant::now() + LINGER));
+            self.clock = Some(HeadClock { whole: None, timer });
         }
         ready!(self.poll_canned(cx))?;
         if status != 431 {
@@ -230,6 +235,9 @@ impl EdgeStream {
         let mut read = self.conn.head_bytes.load(Ordering::Relaxed);
         let before = buf.filled().len();
         while read <= limit {
+            if self.poll_clock(cx).is_ready() {
+                break;
+            }
             ready!(Pin::new(&mut self.inner).poll_read(cx, buf))?;
             let n = buf.filled().len() - before;
             buf.set_filled(before);
