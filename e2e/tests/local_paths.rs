@@ -76,12 +76,11 @@ async fn the_longest_prefix_wins_whichever_is_older() {
 #[tokio::test]
 async fn implementation_specific_is_a_prefix() {
     let origin = Origin::echo().await.named("A");
-    let path = |path: serde_json::Value| (path, "a", json!({"number": 80}));
-    let plain = path(json!({"path": "/plain", "pathType": "ImplementationSpecific"}));
-    let bare = path(json!({"pathType": "ImplementationSpecific"}));
+    let plain = json!({"path": "/plain", "pathType": "ImplementationSpecific"});
+    let bare = json!({"pathType": "ImplementationSpecific"});
     let product = serve([
-        Ingress::new("plain").rule(HOST, plain.0, plain.1, plain.2).yaml(),
-        Ingress::new("bare").rule("bare.example.com", bare.0, bare.1, bare.2).yaml(),
+        Ingress::new("plain").rule(HOST, plain, "a", json!({"number": 80})).yaml(),
+        Ingress::new("bare").rule("bare.example.com", bare, "a", json!({"number": 80})).yaml(),
         service("a", &[origin.addr()]),
     ])
     .await;
@@ -174,14 +173,14 @@ async fn path_and_query_reach_the_backend_byte_for_byte() {
     for target in [
         "/remote/%2Ftest%2F2/a%3Ab%3Bc/%3cfoo%3e?q=a%20b+c&z=%2F",
         "/%e4%f6?%FF",
-        "/a%00x".trim_end_matches("%00x"),
         "/a%25b",
         "/a%zz%",
         "/a;b=c,d/e@f:g!h$i&j'(k)*",
-        "/a\"b<c>d^e`f{g|h}",
         "/a\\b",
+        "/a|b[0]~",
+        "/x?a=^`{|}[0]\\",
         "/x?",
-        "/x??a=//..#".trim_end_matches('#'),
+        "/x??a=//..",
         "/x?a=b&&c",
         "/x?../../y",
         "/trailing/",
@@ -213,7 +212,6 @@ async fn empty_segments_count_for_the_backend_alone() {
         assert_eq!((answer.status, answer.origin().as_str()), (200, origin), "{target}");
         assert_eq!(answer.json()["request_line"], format!("GET {target} HTTP/1.1"));
     }
-    assert_eq!(client::get(product.http(), HOST, "/api/ /users").await.status, 400);
     assert_eq!(client::get(product.http(), HOST, "//apiusers").await.status, 404);
 }
 
@@ -230,31 +228,60 @@ async fn an_encoded_slash_does_not_separate() {
     assert_answers(&answers(&product, &paths).await, &["deep", "api", "404", "404", "api"], &paths);
 }
 
-#[tokio::test]
-async fn a_target_with_a_fragment_or_a_stray_octet_is_refused() {
+/// None of these may be read as a path at all.
+async fn assert_refused(targets: &[&[u8]]) {
     let origin = Origin::echo().await;
     let product = serve(everything_to(&origin)).await;
-    let targets: [&[u8]; 15] = [
-        b"/public#/../admin",
-        b"/admin#x",
-        b"/#",
-        b"/a?b#c",
-        b"http://app.example.com/a#b",
+    let mut accepted = Vec::new();
+    for target in targets {
+        let request = [b"GET ", *target, b" HTTP/1.1\r\nHost: app.example.com\r\n\r\n"].concat();
+        let status = status_of(product.http(), request).await;
+        if status != 400 || !origin.heads().is_empty() {
+            let forwarded = origin.heads().last().and_then(|head| head.lines().next().map(str::to_owned));
+            accepted.push((String::from_utf8_lossy(target), status, forwarded));
+        }
+    }
+    assert!(accepted.is_empty(), "target, status, what the backend saw: {accepted:#?}");
+}
+
+#[tokio::test]
+async fn a_fragment_is_refused() {
+    assert_refused(&[b"/public#/../admin", b"/admin#x", b"/#", b"/a?b#c", b"http://app.example.com/a#b"])
+        .await;
+}
+
+#[tokio::test]
+async fn control_and_non_ascii_octets_are_refused() {
+    assert_refused(&[
         b"/a\x01b",
+        b"/a\x1fb",
         b"/a\x7fb",
         b"/a\0b",
+        b"/a%00b",
         b"/a\tb",
-        b"/a b",
         b"/\xc3\xa4",
         b"/\xff",
+    ])
+    .await;
+}
+
+#[tokio::test]
+async fn a_space_in_the_target_is_refused() {
+    assert_refused(&[b"/a b", b"/ x", b" /", b"/ ", b"/a?b c"]).await;
+}
+
+#[tokio::test]
+async fn a_target_without_its_slash_is_refused() {
+    assert_refused(&[
         b"admin",
+        b"admin/x",
+        b"x/../../admin",
         b"?x=1",
+        b"?/../x",
         b"",
-    ];
-    for target in targets {
-        let request = [b"GET ", target, b" HTTP/1.1\r\nHost: app.example.com\r\n\r\n"].concat();
-        let status = status_of(product.http(), request).await;
-        assert_eq!(status, 400, "{}", String::from_utf8_lossy(target));
-    }
-    assert_eq!(origin.accepts(), 0, "nothing was forwarded");
+        b"*",
+        b"*/x",
+        b"app.example.com:80",
+    ])
+    .await;
 }

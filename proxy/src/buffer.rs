@@ -1,14 +1,11 @@
 //! Response buffering: a small response is read whole from the backend, whatever the client's
 //! speed, within a process-wide budget of bytes.
 
+use crate::headers::Reply;
 use bytes::{Bytes, BytesMut};
-use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
-use http::{HeaderName, Method, StatusCode};
-use pingora_http::ResponseHeader;
+use http::{Method, StatusCode};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-
-const X_ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
 
 /// Bytes that all responses together may hold.
 #[derive(Debug)]
@@ -56,23 +53,14 @@ impl Held {
     /// `threshold`: `None` = whatever its size, and beyond any budget.
     pub fn wanted(
         method: &Method,
-        response: &ResponseHeader,
+        status: StatusCode,
+        reply: &Reply,
         threshold: Option<usize>,
         budget: &Arc<Budget>,
     ) -> Option<Self> {
-        if threshold == Some(0) || *method == Method::HEAD || response.status == StatusCode::SWITCHING_PROTOCOLS {
-            return None;
-        }
-        let length: usize = response.headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok()?;
-        if length == 0 || threshold.is_some_and(|max| length > max) {
-            return None;
-        }
-        let streams = response.headers.get(CONTENT_TYPE).is_some_and(|kind| {
-            let kind = kind.as_bytes();
-            kind.starts_with(b"text/event-stream") || kind.starts_with(b"application/grpc")
-        });
-        let asked_not_to = response.headers.get(X_ACCEL_BUFFERING).is_some_and(|v| v.as_bytes().eq_ignore_ascii_case(b"no"));
-        if streams || asked_not_to {
+        let length = reply.length.filter(|n| *n > 0)?;
+        let too_long = threshold.is_some_and(|max| length > max);
+        if too_long || reply.streams || *method == Method::HEAD || status == StatusCode::SWITCHING_PROTOCOLS {
             return None;
         }
         let reserved = match threshold {
@@ -104,44 +92,54 @@ impl Held {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::headers::clean_response;
+    use pingora_http::ResponseHeader;
 
-    fn response(fields: &[(&'static str, &str)]) -> ResponseHeader {
+    fn reply(fields: &[(&'static str, &str)]) -> Reply {
         let mut response = ResponseHeader::build(200, None).unwrap();
         for (name, value) in fields {
             response.insert_header(*name, *value).unwrap();
         }
-        response
+        clean_response(&mut response)
     }
 
     #[test]
     fn only_responses_of_known_length_within_threshold_and_budget_are_held() {
         let budget = Budget::new(100);
-        let held = |method, fields: &[_], threshold| Held::wanted(&method, &response(fields), threshold, &budget);
+        let held = |method, fields: &[_], threshold| {
+            Held::wanted(&method, StatusCode::OK, &reply(fields), threshold, &budget)
+        };
         assert!(held(Method::GET, &[("content-length", "60")], Some(64)).is_some());
         assert!(held(Method::GET, &[("content-length", "65")], Some(64)).is_none());
         assert!(held(Method::GET, &[("content-length", "6500")], None).is_some(), "unlimited");
         assert!(held(Method::GET, &[("content-length", "6")], Some(0)).is_none(), "never");
         assert!(held(Method::HEAD, &[("content-length", "6")], Some(64)).is_none());
         assert!(held(Method::GET, &[], Some(64)).is_none());
-        assert!(held(Method::GET, &[("content-length", "6"), ("content-type", "text/event-stream")], Some(64)).is_none());
-        assert!(held(Method::GET, &[("content-length", "6"), ("content-type", "application/grpc+proto")], Some(64)).is_none());
-        assert!(held(Method::GET, &[("content-length", "6"), ("x-accel-buffering", "no")], Some(64)).is_none());
+        for stream in
+            [("content-type", "text/event-stream"), ("content-type", "application/grpc+proto"), ("x-accel-buffering", "no")]
+        {
+            assert!(held(Method::GET, &[("content-length", "6"), stream], Some(64)).is_none(), "{stream:?}");
+        }
         let first = held(Method::GET, &[("content-length", "60")], Some(64));
         assert!(held(Method::GET, &[("content-length", "60")], Some(64)).is_none(), "budget used up");
         drop(first);
         assert!(held(Method::GET, &[("content-length", "60")], Some(64)).is_some(), "given back");
     }
 
+    fn six(budget: &Arc<Budget>) -> Held {
+        Held::wanted(&Method::GET, StatusCode::OK, &reply(&[("content-length", "6")]), Some(64), budget).unwrap()
+    }
+
     #[test]
     fn the_body_comes_out_whole() {
         let budget = Budget::new(100);
-        let mut held = Held::wanted(&Method::GET, &response(&[("content-length", "6")]), Some(64), &budget).unwrap();
+        let mut held = six(&budget);
         assert_eq!(held.take(Bytes::from_static(b"ab"), false), None);
         assert_eq!(held.take(Bytes::from_static(b"cd"), false), None);
         assert_eq!(held.take(Bytes::from_static(b"ef"), false).unwrap(), "abcdef");
-        let mut held = Held::wanted(&Method::GET, &response(&[("content-length", "6")]), Some(64), &budget).unwrap();
+        let mut held = six(&budget);
         assert_eq!(held.take(Bytes::from_static(b"abcdef"), false).unwrap(), "abcdef");
-        let mut held = Held::wanted(&Method::GET, &response(&[("content-length", "6")]), Some(64), &budget).unwrap();
+        let mut held = six(&budget);
         assert_eq!(held.take(Bytes::from_static(b"ab"), false), None);
         assert_eq!(held.rest().unwrap(), "ab");
     }

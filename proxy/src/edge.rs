@@ -8,10 +8,10 @@ use crate::{Bound, Shared, StartError};
 use async_trait::async_trait;
 use http::HeaderValue;
 use parking_lot::Mutex;
-use pingora_core::apps::{HttpServerApp, HttpServerOptions, ReusedHttpStream, ServerApp};
+use pingora_core::apps::{HttpServerApp, HttpServerOptions, ServerApp};
 use pingora_core::listeners::{L4BufferSettings, ListenerConfig};
 use pingora_core::protocols::http::ServerSession;
-use pingora_core::protocols::http::v2::server::{H2Options, default_h2_options};
+use pingora_core::protocols::http::v2::server::default_h2_options;
 use pingora_core::protocols::l4::socket::SocketAddr as PeerAddr;
 use pingora_core::protocols::raw_connect::ProxyDigest;
 use pingora_core::protocols::tls::SslDigest;
@@ -348,35 +348,7 @@ impl Peek for EdgeStream {}
 /// One app for both listeners.
 struct Edge {
     shared: Arc<Shared>,
-    http: Arc<Http>,
-}
-
-/// The HTTP engine with one pass of ours around each request.
-struct Http {
     engine: Arc<HttpProxy<Gateway>>,
-}
-
-#[async_trait]
-impl HttpServerApp for Http {
-    async fn process_new_http(
-        self: &Arc<Self>,
-        session: ServerSession,
-        shutdown: &ShutdownWatch,
-    ) -> Option<ReusedHttpStream> {
-        self.engine.process_new_http(session, shutdown).await
-    }
-
-    fn h2_options(&self) -> Option<H2Options> {
-        self.engine.h2_options()
-    }
-
-    fn server_options(&self) -> Option<&HttpServerOptions> {
-        self.engine.server_options()
-    }
-
-    async fn http_cleanup(&self) {
-        self.engine.http_cleanup().await;
-    }
 }
 
 #[async_trait]
@@ -385,14 +357,14 @@ impl ServerApp for Edge {
         let stream = EdgeStream::new(stream, self.shared.clone()).ok()?;
         let conn = stream.conn.clone();
         if matches!(stream.selected_alpn_proto(), Some(ALPN::H2)) {
-            return ServerApp::process_new(&self.http, Box::new(stream), shutdown).await;
+            return ServerApp::process_new(&self.engine, Box::new(stream), shutdown).await;
         }
         self.http1(Box::new(stream), &conn, shutdown).await;
         None
     }
 
     async fn cleanup(&self) {
-        self.http.http_cleanup().await;
+        self.engine.http_cleanup().await;
     }
 }
 
@@ -405,7 +377,7 @@ impl Edge {
         session.set_keepalive(if *shutdown.borrow() { None } else { Some(idle) });
         loop {
             conn.expect_head();
-            let Some(reused) = self.http.process_new_http(session, shutdown).await else { return };
+            let Some(reused) = self.engine.process_new_http(session, shutdown).await else { return };
             let (stream, settings) = reused.consume();
             session = ServerSession::new_http1(stream);
             if let Some(settings) = settings {
@@ -440,7 +412,7 @@ pub fn serve(
     engine.h2_options = Some(h2);
 
     let tls = tls::settings(shared.reader.clone(), shared.metrics.clone())?;
-    let edge = Edge { shared: shared.clone(), http: Arc::new(Http { engine: Arc::new(engine) }) };
+    let edge = Edge { shared: shared.clone(), engine: Arc::new(engine) };
     let mut service = Service::new("edge".into(), edge);
     let mut fds = Fds::new();
     service.add_listener(endpoint(&mut fds, bound.http)?);

@@ -7,11 +7,9 @@
 
 use crate::edge::Conn;
 use crate::respond::Rejection;
-use http::header::{
-    CONNECTION, CONTENT_LENGTH, COOKIE, HOST, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER,
-    TRANSFER_ENCODING, UPGRADE,
-};
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Version};
+use crate::strict::{Facts, Field};
+use http::header::{CONNECTION, CONTENT_LENGTH, COOKIE, HOST, TRANSFER_ENCODING, UPGRADE};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Version};
 use pingora_http::{RequestHeader, ResponseHeader};
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
@@ -19,8 +17,6 @@ const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host")
 const X_FORWARDED_PORT: HeaderName = HeaderName::from_static("x-forwarded-port");
 const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 const X_REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
-const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
-const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
 
 /// More tokens than this in `Connection` are refused: each one costs a look-up.
 const MAX_CONNECTION_TOKENS: usize = 32;
@@ -30,25 +26,26 @@ const MAX_CONNECTION_TOKENS: usize = 32;
 /// `authority` is what the client asked for, `port` the port named in it.
 pub fn rebuild(
     request: &mut RequestHeader,
+    facts: &Facts,
     conn: &Conn,
     authority: HeaderValue,
     port: Option<u16>,
 ) -> Result<(), Rejection> {
     let mut parts: http::request::Parts =
         std::mem::replace(request, RequestHeader::from(http::Request::new(()).into_parts().0)).into();
-    let upgrade = websocket(&parts.method, parts.version, &parts.headers)?;
+    let upgrade = facts.upgrade && websocket(&parts, facts)?;
     let headers = &mut parts.headers;
-    headers.reserve(6);
-    remove_hop_by_hop(headers)?;
-    remove_managed(headers);
-    if parts.version == Version::HTTP_2 {
-        join_cookies(headers);
-    } else {
-        // An absolute-form target wins over Host (RFC 9112 section 3.2.2) and is sent in origin form,
-        // which is what the parts hold.
-        headers.insert(HOST, authority.clone());
+    headers.reserve(5);
+    if facts.connection {
+        remove_nominated(headers)?;
     }
-    if headers.contains_key(TRANSFER_ENCODING) {
+    if facts.unwanted > 0 {
+        remove_unwanted(headers);
+    }
+    if facts.cookies > 1 {
+        join_cookies(headers);
+    }
+    if facts.chunked {
         headers.insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
     }
     if upgrade {
@@ -67,6 +64,8 @@ pub fn rebuild(
         },
     );
     headers.insert(X_FORWARDED_HOST, authority);
+    // An absolute-form target becomes origin form here, which is what the parts hold. Its authority
+    // and Host are equal, or the engine has refused the request (RFC 9112 section 3.2.2).
     *request = RequestHeader::from(parts);
     Ok(())
 }
@@ -74,20 +73,14 @@ pub fn rebuild(
 /// Whether this is a WebSocket handshake (RFC 6455 section 4.1), the only upgrade there is. Every
 /// other `Upgrade` is dropped; a handshake with a body is refused, since the bytes behind it would
 /// be read as frames by one side and as a body by the other.
-fn websocket(method: &Method, version: Version, headers: &HeaderMap) -> Result<bool, Rejection> {
-    let mut upgrades = headers.get_all(UPGRADE).iter();
-    let Some(first) = upgrades.next() else { return Ok(false) };
-    let asked = version == Version::HTTP_11
-        && *method == Method::GET
+fn websocket(parts: &http::request::Parts, facts: &Facts) -> Result<bool, Rejection> {
+    let mut upgrades = parts.headers.get_all(UPGRADE).iter();
+    let asked = parts.version == Version::HTTP_11
+        && parts.method == Method::GET
+        && upgrades.next().is_some_and(|v| v.as_bytes().eq_ignore_ascii_case(b"websocket"))
         && upgrades.next().is_none()
-        && first.as_bytes().eq_ignore_ascii_case(b"websocket")
-        && tokens(headers).any(|t| t.eq_ignore_ascii_case(b"upgrade"));
-    if !asked {
-        return Ok(false);
-    }
-    let body = headers.contains_key(TRANSFER_ENCODING)
-        || headers.get(CONTENT_LENGTH).is_some_and(|v| v.as_bytes().iter().any(|b| *b != b'0'));
-    if body { Err(Rejection::Malformed) } else { Ok(true) }
+        && tokens(&parts.headers).any(|t| t.eq_ignore_ascii_case(b"upgrade"));
+    if asked && (facts.chunked || facts.body) { Err(Rejection::Malformed) } else { Ok(asked) }
 }
 
 fn tokens(headers: &HeaderMap) -> impl Iterator<Item = &[u8]> {
@@ -99,81 +92,40 @@ fn tokens(headers: &HeaderMap) -> impl Iterator<Item = &[u8]> {
         .filter(|token| !token.is_empty())
 }
 
-/// Removes what `Connection` nominates, then the fields that never leave a hop (RFC 9110 section
-/// 7.6.1). Framing and routing fields cannot be nominated away.
-fn remove_hop_by_hop(headers: &mut HeaderMap) -> Result<(), Rejection> {
-    if headers.contains_key(CONNECTION) {
-        let mut nominated = Vec::new();
-        for (i, token) in tokens(headers).enumerate() {
-            if i == MAX_CONNECTION_TOKENS {
-                return Err(Rejection::Malformed);
-            }
-            // `close` and `keep-alive`, by far the most frequent tokens, name no field of their own.
-            if token.eq_ignore_ascii_case(b"close") || token.eq_ignore_ascii_case(b"keep-alive") {
-                continue;
-            }
-            let name = HeaderName::from_bytes(token).map_err(|_| Rejection::Malformed)?;
-            if name != HOST && name != CONTENT_LENGTH && name != TRANSFER_ENCODING {
-                nominated.push(name);
-            }
+/// Removes `Connection` and what it nominates (RFC 9110 section 7.6.1). Framing and routing fields
+/// cannot be nominated away.
+fn remove_nominated(headers: &mut HeaderMap) -> Result<(), Rejection> {
+    let mut nominated = Vec::new();
+    for (i, token) in tokens(headers).enumerate() {
+        if i == MAX_CONNECTION_TOKENS {
+            return Err(Rejection::Malformed);
         }
-        for name in nominated {
-            headers.remove(name);
+        // `close` and `keep-alive`, by far the most frequent tokens, name no field of their own.
+        if token.eq_ignore_ascii_case(b"close") || token.eq_ignore_ascii_case(b"keep-alive") {
+            continue;
         }
-        headers.remove(CONNECTION);
+        let name = HeaderName::from_bytes(token).map_err(|_| Rejection::Malformed)?;
+        if name != HOST && name != CONTENT_LENGTH && name != TRANSFER_ENCODING {
+            nominated.push(name);
+        }
     }
+    for name in nominated {
+        headers.remove(name);
+    }
+    headers.remove(CONNECTION);
     Ok(())
 }
 
-/// Removes the fields that only the proxy may set, in every spelling that a CGI-like backend would
-/// read as the same name, and the rest of the hop-by-hop fields.
-fn remove_managed(headers: &mut HeaderMap) {
-    let mut found: Option<Vec<HeaderName>> = None;
-    for name in headers.keys() {
-        if hop_by_hop(name) || managed(name.as_str().as_bytes()) {
-            found.get_or_insert_default().push(name.clone());
-        }
-    }
-    for name in found.into_iter().flatten() {
+/// Removes the fields of this hop and those that only the proxy may set.
+fn remove_unwanted(headers: &mut HeaderMap) {
+    let unwanted: Vec<HeaderName> = headers
+        .keys()
+        .filter(|name| matches!(Field::of(name.as_str().as_bytes()), Field::Hop | Field::Managed | Field::Upgrade))
+        .cloned()
+        .collect();
+    for name in unwanted {
         headers.remove(name);
     }
-}
-
-fn hop_by_hop(name: &HeaderName) -> bool {
-    *name == KEEP_ALIVE
-        || *name == UPGRADE
-        || *name == TE
-        || *name == TRAILER
-        || *name == PROXY_CONNECTION
-        || *name == PROXY_AUTHORIZATION
-        || *name == PROXY_AUTHENTICATE
-        || *name == "http2-settings"
-}
-
-/// Whether a (lower-case) field name belongs to a family that only the proxy sets; `_` and `.` count as `-`.
-fn managed(name: &[u8]) -> bool {
-    let is = |full: &[u8]| name.len() == full.len() && begins(name, full);
-    match name.first() {
-        Some(b'x') => {
-            begins(name, b"x-forwarded-")
-                || is(b"x-forwarded")
-                || is(b"x-real-ip")
-                || begins(name, b"x-auth-request-")
-                || begins(name, b"x-original-")
-                || is(b"x-rewrite-url")
-        }
-        Some(b'f') => is(b"forwarded"),
-        Some(b'p') => is(b"proxy"),
-        _ => false,
-    }
-}
-
-fn begins(name: &[u8], prefix: &[u8]) -> bool {
-    name.len() >= prefix.len()
-        && name.iter().zip(prefix).all(|(&have, &want)| match have {
-            b'_' | b'.' => want == b'-',
-            b => b == want,
-        })
 }
 
 /// One `Cookie` field from HTTP/2's crumbs (RFC 9113 section 8.2.3).
@@ -190,11 +142,48 @@ fn join_cookies(headers: &mut HeaderMap) {
     }
 }
 
+/// What one pass over a response's fields finds.
+#[derive(Default)]
+pub struct Reply {
+    /// `Content-Length`, if it is a number.
+    pub length: Option<usize>,
+    /// The response asks not to be held: an event stream, gRPC, `X-Accel-Buffering: no`.
+    pub streams: bool,
+    /// `Transfer-Encoding` is there.
+    pub encoded: bool,
+}
+
 /// Removes the backend's hop-by-hop fields from a response (RFC 9110 section 7.6.1); `Connection`
-/// and `Date` are Pingora's.
-pub fn clean_response(response: &mut ResponseHeader) -> pingora_core::Result<()> {
-    if response.headers.contains_key(CONNECTION) {
-        let nominated: Vec<HeaderName> = response
+/// and `Date` are the engine's.
+pub fn clean_response(response: &mut ResponseHeader) -> Reply {
+    let switching = response.status == StatusCode::SWITCHING_PROTOCOLS;
+    let mut reply = Reply::default();
+    let mut connection = false;
+    let mut hops: Vec<HeaderName> = Vec::new();
+    for (name, value) in &response.headers {
+        let bytes = name.as_str().as_bytes();
+        match bytes.first() {
+            Some(b'c') => match bytes {
+                b"connection" => connection = true,
+                b"content-length" => reply.length = value.to_str().ok().and_then(|v| v.parse().ok()),
+                b"content-type" => {
+                    let kind = value.as_bytes();
+                    reply.streams |= kind.starts_with(b"text/event-stream") || kind.starts_with(b"application/grpc");
+                }
+                _ => {}
+            },
+            Some(b't') if bytes == b"transfer-encoding" => reply.encoded = true,
+            Some(b'x') if bytes == b"x-accel-buffering" => {
+                reply.streams |= value.as_bytes().eq_ignore_ascii_case(b"no");
+            }
+            Some(b'k') if bytes == b"keep-alive" => hops.push(name.clone()),
+            Some(b'p') if bytes == b"proxy-connection" || bytes == b"proxy-authenticate" => hops.push(name.clone()),
+            Some(b'u') if bytes == b"upgrade" && !switching => hops.push(name.clone()),
+            _ => {}
+        }
+    }
+    if connection {
+        let named = response
             .headers
             .get_all(CONNECTION)
             .iter()
@@ -202,32 +191,19 @@ pub fn clean_response(response: &mut ResponseHeader) -> pingora_core::Result<()>
             .map(<[u8]>::trim_ascii)
             .filter(|t| !t.eq_ignore_ascii_case(b"close") && !t.eq_ignore_ascii_case(b"upgrade"))
             .filter_map(|token| HeaderName::from_bytes(token).ok())
-            .filter(|name| *name != CONTENT_LENGTH && *name != TRANSFER_ENCODING)
-            .collect();
-        for name in nominated {
-            response.remove_header(&name);
-        }
+            .filter(|name| *name != CONTENT_LENGTH && *name != TRANSFER_ENCODING);
+        hops.extend(named);
     }
-    let switching = response.status == http::StatusCode::SWITCHING_PROTOCOLS;
-    let mut found: Option<Vec<HeaderName>> = None;
-    for name in response.headers.keys() {
-        let hop = *name == KEEP_ALIVE
-            || *name == PROXY_CONNECTION
-            || *name == PROXY_AUTHENTICATE
-            || (*name == UPGRADE && !switching);
-        if hop {
-            found.get_or_insert_default().push(name.clone());
-        }
-    }
-    for name in found.into_iter().flatten() {
+    for name in hops {
         response.remove_header(&name);
     }
     // Responses that never have a body (RFC 9112 section 6.3) carry no framing for one.
-    if response.status == http::StatusCode::NO_CONTENT || response.status.is_informational() {
+    if response.status == StatusCode::NO_CONTENT || switching {
         response.remove_header(&TRANSFER_ENCODING);
         response.remove_header(&CONTENT_LENGTH);
+        reply = Reply::default();
     }
-    Ok(())
+    reply
 }
 
 #[cfg(test)]
@@ -241,7 +217,8 @@ mod tests {
             request.append_header(name.to_string(), *value).unwrap();
         }
         let authority = HeaderValue::from_static("app.example.com");
-        rebuild(&mut request, &Conn::for_test("192.0.2.7", true), authority, None)?;
+        let facts = Facts::read(&request.headers).map_err(|_| Rejection::Malformed)?;
+        rebuild(&mut request, &facts, &Conn::for_test("192.0.2.7", true), authority, None)?;
         assert_eq!(request.raw_path(), b"/p?q=1");
         Ok(request.headers.clone())
     }
@@ -362,7 +339,7 @@ mod tests {
         ] {
             response.append_header(name, value).unwrap();
         }
-        clean_response(&mut response).unwrap();
+        clean_response(&mut response);
         assert_eq!(all(&response.headers, "set-cookie"), ["a=1", "b=2", "c=3"]);
         for gone in ["x-hop", "keep-alive", "upgrade", "proxy-authenticate"] {
             assert!(!response.headers.contains_key(gone), "{gone}");

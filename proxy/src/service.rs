@@ -9,10 +9,11 @@ use crate::policy::{self, Verdict};
 use crate::respond::{self, Rejection};
 use crate::select::{self, Selected};
 use crate::upstream::{self, MAX_TRIES};
-use crate::{Shared, headers, strict};
+use crate::strict::Facts;
+use crate::{Shared, headers};
 use async_trait::async_trait;
 use bytes::Bytes;
-use http::header::{CONNECTION, CONTENT_LENGTH, REFERER, TRANSFER_ENCODING, USER_AGENT};
+use http::header::{CONNECTION, REFERER, TRANSFER_ENCODING, USER_AGENT};
 use http::{HeaderValue, StatusCode, Version};
 use pingora_core::modules::http::HttpModules;
 use pingora_core::protocols::Digest;
@@ -53,25 +54,25 @@ impl Gateway {
     /// From the parsed head to the verdict of the route's policies.
     fn judge(&self, session: &Session, ctx: &mut RequestCtx) -> Result<Judged, Rejection> {
         let request = session.req_header();
+        let facts = Facts::read(&request.headers).map_err(|_| Rejection::Malformed)?;
         if let Some(h1) = session.as_downstream().as_http1() {
             let raw = h1.get_headers_raw_bytes();
             if raw.len() > self.shared.config.max_header_size {
                 return Err(Rejection::HeadTooLarge);
             }
-            strict::check(&raw, &request.headers).map_err(|_| Rejection::Malformed)?;
+            facts.check_http1(&raw).map_err(|_| Rejection::Malformed)?;
         }
         let authority = select::authority(request).ok_or(Rejection::Malformed)?;
         let Selected { route, port } = select::route(&self.shared.reader.peek(), &authority, request.uri.path())?;
         let tls = ctx.conn.as_ref().is_some_and(|c| c.tls);
         let verdict = policy::decide(&route, tls);
         ctx.route = Some(route);
-        Ok(Judged { authority, port, verdict })
+        Ok(Judged { facts, authority, port, verdict })
     }
 
     /// Whether the stated length of the body is beyond the limit.
-    fn too_large(&self, request: &RequestHeader) -> bool {
-        let stated = || request.headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse::<u128>().ok();
-        self.shared.config.max_request_body_size.is_some_and(|max| stated().is_some_and(|n| n > max.into()))
+    fn too_large(&self, facts: &Facts) -> bool {
+        self.shared.config.max_request_body_size.is_some_and(|max| facts.length > max)
     }
 
     /// `https://HOST[:PORT]` with path and query as they came.
@@ -96,6 +97,7 @@ impl Gateway {
 }
 
 struct Judged {
+    facts: Facts,
     authority: HeaderValue,
     port: Option<u16>,
     verdict: Verdict,
@@ -124,11 +126,9 @@ impl ProxyHttp for Gateway {
         }
         self.set_timeouts(session);
         let rejection = match self.judge(session, ctx) {
-            Ok(Judged { verdict: Verdict::Continue, .. }) if self.too_large(session.req_header()) => {
-                Rejection::BodyTooLarge
-            }
-            Ok(Judged { authority, port, verdict: Verdict::Continue }) => match &ctx.conn {
-                Some(conn) => match headers::rebuild(session.req_header_mut(), conn, authority, port) {
+            Ok(Judged { verdict: Verdict::Continue, facts, .. }) if self.too_large(&facts) => Rejection::BodyTooLarge,
+            Ok(Judged { facts, authority, port, verdict: Verdict::Continue }) => match &ctx.conn {
+                Some(conn) => match headers::rebuild(session.req_header_mut(), &facts, conn, authority, port) {
                     Ok(()) => return Ok(false),
                     Err(rejection) => rejection,
                 },
@@ -230,12 +230,12 @@ impl ProxyHttp for Gateway {
         }
         ctx.upstream_status = Some(response.status.as_u16());
         ctx.response_time = ctx.connected.map(|at| at.elapsed());
-        headers::clean_response(response)?;
+        let reply = headers::clean_response(response);
         if response.status == StatusCode::SWITCHING_PROTOCOLS {
             ctx.tunnel = true;
             self.shared.metrics.tunnel_began();
         }
-        if session.req_header().version == Version::HTTP_10 && response.headers.contains_key(TRANSFER_ENCODING) {
+        if reply.encoded && session.req_header().version == Version::HTTP_10 {
             // HTTP/1.0 knows no chunks: the body ends with the connection (RFC 9112 section 6.1).
             response.remove_header(&TRANSFER_ENCODING);
             session.set_keepalive(None);
@@ -245,7 +245,8 @@ impl ProxyHttp for Gateway {
         }
         let config = &self.shared.config;
         let method = &session.req_header().method;
-        ctx.held = Held::wanted(method, response, config.response_buffer_size, &self.shared.budget);
+        ctx.held =
+            Held::wanted(method, response.status, &reply, config.response_buffer_size, &self.shared.budget);
         Ok(())
     }
 

@@ -1,10 +1,9 @@
-//! One meaning per HTTP/1 request: refuses what Pingora's parser lets through.
+//! One meaning per request: refuses what Pingora's parser lets through.
 //!
 //! Looks at the raw head, since Pingora has by then dropped `Content-Length` beside
 //! `Transfer-Encoding`, cut a fragment off the target and accepted bare line feeds.
 
 use http::HeaderMap;
-use http::header::{CONTENT_LENGTH, HOST, TRANSFER_ENCODING};
 use memchr::{memchr, memchr_iter};
 
 /// Why a request has no single meaning.
@@ -30,39 +29,169 @@ pub enum Malformed {
     Host,
 }
 
-/// Checks an HTTP/1 request whose target is in origin, absolute or asterisk form.
-pub fn check(raw: &[u8], headers: &HeaderMap) -> Result<(), Malformed> {
-    let mut start = 0;
-    for end in memchr_iter(b'\n', raw) {
-        if end == start || raw[end - 1] != b'\r' {
-            return Err(Malformed::BareLf);
+/// What one pass over a request's fields finds; the rest of the request path asks this instead of
+/// looking names up again.
+#[derive(Default)]
+pub struct Facts {
+    /// `Connection` is there.
+    pub connection: bool,
+    /// Some `Upgrade` is there.
+    pub upgrade: bool,
+    /// `Transfer-Encoding: chunked`, the only one that passes.
+    pub chunked: bool,
+    /// A `Content-Length` that is not zero.
+    pub body: bool,
+    /// `Content-Length`, capped.
+    pub length: u64,
+    /// Fields that must not reach the backend, other than those that `Connection` names.
+    pub unwanted: usize,
+    /// `Cookie` fields.
+    pub cookies: usize,
+    hosts: usize,
+    lengths: usize,
+    encodings: usize,
+}
+
+impl Facts {
+    /// Reads the fields of a request; on HTTP/2 there is nothing to refuse but lengths.
+    pub fn read(headers: &HeaderMap) -> Result<Self, Malformed> {
+        let mut facts = Self::default();
+        for (name, value) in headers {
+            match Field::of(name.as_str().as_bytes()) {
+                Field::Other => {}
+                Field::Host => facts.hosts += 1,
+                Field::Cookie => facts.cookies += 1,
+                Field::Connection => facts.connection = true,
+                Field::Upgrade => {
+                    facts.upgrade = true;
+                    facts.unwanted += 1;
+                }
+                Field::Hop | Field::Managed => facts.unwanted += 1,
+                Field::ContentLength => {
+                    facts.lengths += 1;
+                    let digits = value.as_bytes();
+                    if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
+                        return Err(Malformed::ContentLength);
+                    }
+                    facts.length = value.to_str().ok().and_then(|v| v.parse().ok()).unwrap_or(u64::MAX);
+                    facts.body = facts.length > 0;
+                }
+                Field::TransferEncoding => {
+                    facts.encodings += 1;
+                    if !value.as_bytes().eq_ignore_ascii_case(b"chunked") {
+                        return Err(Malformed::TransferEncoding);
+                    }
+                    facts.chunked = true;
+                }
+            }
         }
-        if start == 0 && memchr(b'#', &raw[..end]).is_some() {
-            return Err(Malformed::Fragment);
-        }
-        start = end + 1;
-    }
-    let mut lengths = headers.get_all(CONTENT_LENGTH).iter();
-    if let Some(length) = lengths.next() {
-        let digits = length.as_bytes();
-        if lengths.next().is_some() || digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
+        if facts.lengths > 1 {
             return Err(Malformed::ContentLength);
         }
+        Ok(facts)
     }
-    let mut encodings = headers.get_all(TRANSFER_ENCODING).iter();
-    if let Some(encoding) = encodings.next() {
-        if encodings.next().is_some() || !encoding.as_bytes().eq_ignore_ascii_case(b"chunked") {
+
+    /// Checks an HTTP/1 request: its raw head, and that it names one host.
+    pub fn check_http1(&self, raw: &[u8]) -> Result<(), Malformed> {
+        let mut start = 0;
+        for end in memchr_iter(b'\n', raw) {
+            if end == start || raw[end - 1] != b'\r' {
+                return Err(Malformed::BareLf);
+            }
+            if start == 0 && memchr(b'#', &raw[..end]).is_some() {
+                return Err(Malformed::Fragment);
+            }
+            start = end + 1;
+        }
+        if self.encodings > 1 {
             return Err(Malformed::TransferEncoding);
         }
-        if names(raw).any(|name| name.eq_ignore_ascii_case(b"content-length")) {
+        // The engine has dropped the length by now, so it is looked for in what was sent.
+        if self.encodings > 0 && names(raw).any(|name| name.eq_ignore_ascii_case(b"content-length")) {
             return Err(Malformed::TwoFramings);
         }
+        if self.hosts != 1 {
+            return Err(Malformed::Host);
+        }
+        Ok(())
     }
-    let mut hosts = headers.get_all(HOST).iter();
-    if hosts.next().is_none() || hosts.next().is_some() {
-        return Err(Malformed::Host);
+}
+
+/// The kinds of request fields that the proxy has an opinion on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Field {
+    /// Passed on as it is.
+    Other,
+    /// `Host`
+    Host,
+    /// `Content-Length`
+    ContentLength,
+    /// `Transfer-Encoding`
+    TransferEncoding,
+    /// `Connection`
+    Connection,
+    /// `Upgrade`
+    Upgrade,
+    /// `Cookie`
+    Cookie,
+    /// Meant for this hop alone (RFC 9110 section 7.6.1).
+    Hop,
+    /// Only the proxy sets it.
+    Managed,
+}
+
+impl Field {
+    /// The kind of a lower-case field name.
+    pub fn of(name: &[u8]) -> Self {
+        match name.first() {
+            Some(b'c') => match name {
+                b"connection" => Field::Connection,
+                b"content-length" => Field::ContentLength,
+                b"cookie" => Field::Cookie,
+                _ => Field::Other,
+            },
+            Some(b'h') => match name {
+                b"host" => Field::Host,
+                b"http2-settings" => Field::Hop,
+                _ => Field::Other,
+            },
+            Some(b'k') if name == b"keep-alive" => Field::Hop,
+            Some(b't') => match name {
+                b"te" | b"trailer" => Field::Hop,
+                b"transfer-encoding" => Field::TransferEncoding,
+                _ => Field::Other,
+            },
+            Some(b'u') if name == b"upgrade" => Field::Upgrade,
+            Some(b'p') => match name {
+                b"proxy-connection" | b"proxy-authorization" | b"proxy-authenticate" => Field::Hop,
+                b"proxy" => Field::Managed,
+                _ => Field::Other,
+            },
+            Some(b'x' | b'f') if managed(name) => Field::Managed,
+            _ => Field::Other,
+        }
     }
-    Ok(())
+}
+
+/// Whether a lower-case field name belongs to a family that only the proxy sets; `_` and `.` count
+/// as `-`, since a CGI-like backend reads them as the same name.
+fn managed(name: &[u8]) -> bool {
+    let is = |full: &[u8]| name.len() == full.len() && begins(name, full);
+    begins(name, b"x-forwarded-")
+        || is(b"x-forwarded")
+        || is(b"x-real-ip")
+        || begins(name, b"x-auth-request-")
+        || begins(name, b"x-original-")
+        || is(b"x-rewrite-url")
+        || is(b"forwarded")
+}
+
+fn begins(name: &[u8], prefix: &[u8]) -> bool {
+    name.len() >= prefix.len()
+        && name.iter().zip(prefix).all(|(&have, &want)| match have {
+            b'_' | b'.' => want == b'-',
+            b => b == want,
+        })
 }
 
 /// The field names of a raw head.
@@ -85,10 +214,10 @@ mod tests {
                 );
             }
         }
-        if headers.contains_key(TRANSFER_ENCODING) {
-            headers.remove(CONTENT_LENGTH);
+        if headers.contains_key("transfer-encoding") {
+            headers.remove("content-length");
         }
-        check(raw.as_bytes(), &headers)
+        Facts::read(&headers)?.check_http1(raw.as_bytes())
     }
 
     #[test]

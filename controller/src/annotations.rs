@@ -1,0 +1,200 @@
+//! Every annotation that exists, and what an Ingress asks for by those it carries.
+//!
+//! One file per feature: its rows of the table, and the parser from text to a typed value. A value
+//! that does not parse is a finding; the default stands in for it where that is safe, and where the
+//! annotation guards access the route is closed.
+
+pub mod access;
+pub mod auth;
+pub mod backend;
+pub mod cors;
+pub mod rate_limit;
+pub mod redirect;
+pub mod timeouts;
+pub mod tls;
+
+use crate::finding::{Findings, Reason, quoted};
+use backend::Connection;
+use ingress_core::Policy;
+use std::collections::BTreeMap;
+
+/// What our own keys begin with.
+pub const PREFIX: &str = "ingress.tak-os.org/";
+/// The platform's prefix, of which one key is ours.
+const PLATFORM_PREFIX: &str = "k8s.tak-os.com/";
+/// The class from the days before `spec.ingressClassName`.
+pub const LEGACY_CLASS: &str = "kubernetes.io/ingress.class";
+
+/// One row of the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Annotation {
+    /// The whole key.
+    pub key: &'static str,
+    /// What values parse.
+    pub accepts: &'static str,
+    /// What applies without it; empty: nothing does.
+    pub default: &'static str,
+    /// What it does.
+    pub meaning: &'static str,
+    /// Since when.
+    pub since: Since,
+}
+
+/// Since when an annotation is honoured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Since {
+    /// This version and all later ones.
+    Version(&'static str),
+    /// Not yet: it is reported, and what guards access closes the route.
+    Later,
+}
+
+const CLASS: [Annotation; 1] = [Annotation {
+    key: LEGACY_CLASS,
+    accepts: "a class name",
+    default: "",
+    meaning: "the class, where spec.ingressClassName is absent",
+    since: Since::Version("0.1"),
+}];
+
+/// Every annotation, in the order of the documentation.
+pub fn table() -> impl Iterator<Item = &'static Annotation> {
+    const TABLES: [&[Annotation]; 9] = [
+        &redirect::TABLE,
+        &backend::TABLE,
+        &timeouts::TABLE,
+        &auth::TABLE,
+        &cors::TABLE,
+        &rate_limit::TABLE,
+        &access::TABLE,
+        &tls::TABLE,
+        &CLASS,
+    ];
+    TABLES.into_iter().flatten()
+}
+
+/// Whether a key is of those that are read at all.
+pub fn is_read(key: &str) -> bool {
+    key.starts_with(PREFIX) || key.starts_with(PLATFORM_PREFIX) || table().any(|row| row.key == key)
+}
+
+/// What an Ingress asks for, for all of its routes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Wanted {
+    pub policy: Policy,
+    pub connection: Connection,
+    pub ssl_redirect: bool,
+}
+
+/// Reads an Ingress's annotations.
+pub(crate) fn read(annotations: &BTreeMap<Box<str>, Box<str>>, findings: &mut Findings) -> Wanted {
+    let mut reader = Reader { annotations, findings };
+    let wanted = Wanted {
+        ssl_redirect: redirect::read(&mut reader),
+        connection: backend::read(&mut reader),
+        policy: Policy {
+            timeouts: timeouts::read(&mut reader),
+            auth: auth::read(&mut reader),
+            access: access::read(&mut reader),
+        },
+    };
+    cors::read(&mut reader);
+    rate_limit::read(&mut reader);
+    reader.unknown();
+    wanted
+}
+
+/// The annotations of one Ingress, and where its mistakes go.
+pub(crate) struct Reader<'a> {
+    annotations: &'a BTreeMap<Box<str>, Box<str>>,
+    findings: &'a mut Findings,
+}
+
+impl<'a> Reader<'a> {
+    fn get(&self, key: &str) -> Option<&'a str> {
+        self.annotations.get(key).map(|value| &**value)
+    }
+
+    /// The value, unless there is nothing in it.
+    fn filled(&self, key: &str) -> Option<&'a str> {
+        self.get(key).filter(|value| !value.trim().is_empty())
+    }
+
+    /// The parsed value; the default where there is none or where it does not parse.
+    fn parse<T>(&mut self, row: &Annotation, default: T, parse: impl Fn(&str) -> Option<T>) -> T {
+        let Some(value) = self.get(row.key) else { return default };
+        parse(value).unwrap_or_else(|| {
+            self.invalid(row, value);
+            default
+        })
+    }
+
+    fn invalid(&mut self, row: &Annotation, value: &str) {
+        let Annotation { key, accepts, default, .. } = row;
+        let message = format!("{} is not accepted, only {accepts}; the default {default} applies", quoted(value));
+        self.findings.add(Reason::InvalidAnnotation, *key, message);
+    }
+
+    fn unsupported(&mut self, row: &Annotation, consequence: &str) {
+        let message = format!("{} is not supported in this version; {consequence}", row.key);
+        self.findings.add(Reason::UnsupportedAnnotation, row.key, message);
+    }
+
+    /// Says of a key that is there without a value that it does nothing.
+    fn empty(&mut self, row: &Annotation) {
+        let message = format!("{} is empty and does nothing; accepted is {}", row.key, row.accepts);
+        self.findings.add(Reason::InvalidAnnotation, row.key, message);
+    }
+
+    fn unknown(&mut self) {
+        for key in self.annotations.keys() {
+            if table().any(|row| row.key == &**key) {
+                continue;
+            }
+            let ours = key.starts_with(PREFIX);
+            let nearest = table()
+                .filter(|row| row.key.starts_with(if ours { PREFIX } else { PLATFORM_PREFIX }))
+                .map(|row| (distance(row.key, key), row.key))
+                .min();
+            match nearest {
+                // other products share the platform's prefix: only a slip of the pen is ours
+                Some((distance, nearest)) if ours || (distance <= 2 && key.starts_with(PLATFORM_PREFIX)) => {
+                    let message = format!("there is no annotation {}; the nearest is {nearest}", quoted(key));
+                    self.findings.add(Reason::UnknownAnnotation, &**key, message);
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+/// `true` or `false` in any case.
+fn boolean(value: &str) -> Option<bool> {
+    if value.eq_ignore_ascii_case("true") {
+        Some(true)
+    } else {
+        value.eq_ignore_ascii_case("false").then_some(false)
+    }
+}
+
+const BOOLEAN: &str = "\"true\" or \"false\"";
+
+/// How many letters must be put in, taken out or replaced to get from one word to the other. Longer
+/// keys than ours are compared as far as ours go.
+fn distance(a: &str, b: &str) -> usize {
+    let b: Vec<u8> = b.bytes().take(128).collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.bytes().enumerate() {
+        let mut diagonal = i;
+        row[0] = i + 1;
+        for (j, y) in b.iter().enumerate() {
+            let replaced = diagonal + usize::from(x != *y);
+            diagonal = row[j + 1];
+            row[j + 1] = replaced.min(diagonal + 1).min(row[j] + 1);
+        }
+    }
+    row.last().copied().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests;

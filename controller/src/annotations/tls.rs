@@ -1,0 +1,28 @@
+//! Who issues certificates. Read where Certificates are made; here only known.
+
+use super::{Annotation, Since};
+
+/// The annotations of this feature.
+pub(super) const TABLE: [Annotation; 2] = [
+    row("cert-manager.io/cluster-issuer", "the ClusterIssuer for TLS blocks without secretName; wins over issuer"),
+    row("cert-manager.io/issuer", "the Issuer for TLS blocks without secretName"),
+];
+
+const fn row(key: &'static str, meaning: &'static str) -> Annotation {
+    Annotation { key, accepts: "a name", default: "", meaning, since: Since::Later }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::read_all;
+
+    #[test]
+    fn issuers_are_known_and_ask_nothing_of_routes() {
+        for value in ["letsencrypt-prod", ""] {
+            let (wanted, found) =
+                read_all(&[("cert-manager.io/cluster-issuer", value), ("cert-manager.io/issuer", value)]);
+            assert_eq!(wanted, read_all(&[]).0);
+            assert!(found.is_empty());
+        }
+    }
+}

@@ -1,0 +1,259 @@
+//! The objects that translation reads, reduced to what it needs: `Cluster` holds one consistent
+//! picture, built from API objects or from YAML. Plain values, no client.
+
+mod api;
+mod apply;
+mod pool;
+mod yaml;
+
+pub use yaml::{ParseProblem, Parsed, parse_documents};
+
+pub(crate) use pool::Pool;
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+/// `namespace/name`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Key {
+    /// Namespace; `default` where a file names none.
+    pub namespace: Arc<str>,
+    /// Name within the namespace.
+    pub name: Arc<str>,
+}
+
+impl Key {
+    /// The key of `namespace/name`.
+    pub fn new(namespace: impl Into<Arc<str>>, name: impl Into<Arc<str>>) -> Self {
+        Self { namespace: namespace.into(), name: name.into() }
+    }
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
+/// An Ingress, reduced.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IngressObject {
+    /// Namespace and name.
+    pub key: Key,
+    /// `metadata.uid`
+    pub uid: Arc<str>,
+    /// `metadata.resourceVersion`
+    pub resource_version: Arc<str>,
+    /// creationTimestamp, seconds since the epoch (0 where absent, as in files)
+    pub created: i64,
+    /// `spec.ingressClassName`
+    pub class: Option<Box<str>>,
+    /// Only the keys that we read: our prefixes, `cert-manager.io/*issuer`, `kubernetes.io/ingress.class`
+    pub annotations: BTreeMap<Box<str>, Box<str>>,
+    /// `spec.rules`
+    pub rules: Box<[Rule]>,
+    /// `spec.tls`
+    pub tls: Box<[Tls]>,
+    /// `spec.defaultBackend` is set (not implemented: a finding)
+    pub default_backend: bool,
+    /// cert-manager's HTTP-01 solver label `acme.cert-manager.io/http01-solver: "true"`
+    pub acme_solver: bool,
+}
+
+/// One of `spec.rules`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rule {
+    /// As written; empty for none.
+    pub host: Box<str>,
+    /// `http.paths`
+    pub paths: Box<[Path]>,
+}
+
+/// One of a rule's paths.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Path {
+    /// As written; `None` means `/` for ImplementationSpecific.
+    pub path: Option<Box<str>>,
+    /// How the path is compared.
+    pub path_type: PathType,
+    /// Where it leads.
+    pub backend: PathBackend,
+}
+
+/// `pathType`
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PathType {
+    /// The whole path.
+    Exact,
+    /// The path and all below it, by element.
+    Prefix,
+    /// Left to the class; we take it as `Prefix`.
+    ImplementationSpecific,
+    /// Absent, or none of the three.
+    Unknown,
+}
+
+/// What a path leads to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PathBackend {
+    /// A Service of the Ingress's namespace.
+    Service {
+        /// Its name.
+        name: Box<str>,
+        /// Its port.
+        port: PortRef,
+    },
+    /// Some other object.
+    Resource,
+    /// Nothing.
+    None,
+}
+
+/// How a Service port is named.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PortRef {
+    /// By its number.
+    Number(i32),
+    /// By its name.
+    Name(Box<str>),
+    /// Not at all.
+    None,
+}
+
+/// One of `spec.tls`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tls {
+    /// As written.
+    pub hosts: Box<[Box<str>]>,
+    /// `secretName`, unless empty
+    pub secret: Option<Box<str>>,
+}
+
+/// An IngressClass, reduced.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClassObject {
+    /// Its name.
+    pub name: Arc<str>,
+    /// `metadata.uid`
+    pub uid: Arc<str>,
+    /// `metadata.resourceVersion`
+    pub resource_version: Arc<str>,
+    /// `spec.controller`
+    pub controller: Box<str>,
+}
+
+/// A Service, reduced.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServiceObject {
+    /// Namespace and name.
+    pub key: Key,
+    /// `metadata.resourceVersion`
+    pub resource_version: Arc<str>,
+    /// `clusterIP: None`
+    pub headless: bool,
+    /// `type: ExternalName` with its target
+    pub external_name: Option<Box<str>>,
+    /// `spec.ports`
+    pub ports: Box<[PortObject]>,
+}
+
+/// One port of a Service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PortObject {
+    /// Empty where the only port has no name.
+    pub name: Box<str>,
+    /// The Service's port, not the Pods'.
+    pub port: u16,
+    /// `appProtocol`
+    pub app_protocol: Option<Box<str>>,
+    /// true unless the protocol is UDP or SCTP
+    pub tcp: bool,
+}
+
+/// One EndpointSlice, reduced; kept by the Service it belongs to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SliceObject {
+    /// Its own name.
+    pub name: Arc<str>,
+    /// Name and number of each TCP port.
+    pub ports: Box<[(Box<str>, u16)]>,
+    /// Ready (or readiness unknown) addresses.
+    pub addresses: Box<[IpAddr]>,
+}
+
+/// A Secret of a type that we read. Debug never prints data.
+#[derive(Clone, PartialEq, Eq)]
+pub struct SecretObject {
+    /// Namespace and name.
+    pub key: Key,
+    /// `metadata.uid`
+    pub uid: Arc<str>,
+    /// `metadata.resourceVersion`
+    pub resource_version: Arc<str>,
+    /// `type`; `Opaque` where absent
+    pub secret_type: Box<str>,
+    /// Only the keys that are read for this type; a value longer than [`MAX_SECRET_VALUE`] is cut
+    /// one byte after it.
+    pub data: BTreeMap<Box<str>, Box<[u8]>>,
+}
+
+/// Longest value that is taken from a Secret: more than any certificate chain needs.
+pub const MAX_SECRET_VALUE: usize = 256 * 1024;
+
+impl fmt::Debug for SecretObject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SecretObject")
+            .field("key", &format_args!("{}", self.key))
+            .field("resource_version", &self.resource_version)
+            .field("secret_type", &self.secret_type)
+            .field("data", &self.data.keys())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Everything at one moment. Changed only through its methods, which say what became dirty.
+#[derive(Default)]
+pub struct Cluster {
+    /// Every Ingress, of whatever class.
+    pub ingresses: HashMap<Key, Arc<IngressObject>>,
+    /// Every IngressClass.
+    pub classes: HashMap<Arc<str>, Arc<ClassObject>>,
+    /// Every Service.
+    pub services: HashMap<Key, Arc<ServiceObject>>,
+    /// EndpointSlices by the Service they belong to.
+    pub slices: HashMap<Key, BTreeMap<Arc<str>, Arc<SliceObject>>>,
+    /// The Secrets that anything can refer to.
+    pub secrets: HashMap<Key, Arc<SecretObject>>,
+    /// The Service that each EndpointSlice belongs to.
+    slice_owners: HashMap<Key, Key>,
+    namespaces: Pool<str>,
+}
+
+/// What changed since the last translation.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Dirty {
+    /// Nothing that was translated before counts.
+    pub everything: bool,
+    /// Ingresses that came, changed or went.
+    pub ingresses: HashSet<Key>,
+    /// Some IngressClass changed.
+    pub classes: bool,
+    /// Services whose object or slices changed.
+    pub services: HashSet<Key>,
+    /// Secrets that came, changed or went.
+    pub secrets: HashSet<Key>,
+}
+
+impl Dirty {
+    /// Everything is to be translated, as at the start.
+    pub fn everything() -> Self {
+        Self { everything: true, ..Self::default() }
+    }
+
+    /// Whether nothing changed.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}

@@ -1,0 +1,186 @@
+//! API objects reduced to what is read of them.
+
+use super::{
+    ClassObject, IngressObject, Key, MAX_SECRET_VALUE, Path, PathBackend, PathType, PortObject, PortRef, Rule,
+    SecretObject, ServiceObject, SliceObject, Tls,
+};
+use crate::annotations;
+use k8s_openapi::api::core::v1::{Secret, Service};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::api::networking::v1::{
+    HTTPIngressPath, Ingress, IngressBackend, IngressClass, IngressRule, IngressTLS,
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use std::sync::Arc;
+
+/// Label of cert-manager's HTTP-01 solver Ingresses.
+const SOLVER_LABEL: &str = "acme.cert-manager.io/http01-solver";
+/// Label that ties an EndpointSlice to its Service.
+const SERVICE_LABEL: &str = "kubernetes.io/service-name";
+
+/// What is read of a Secret, by its type. Nothing else is kept in memory.
+const SECRET_KEYS: [(&str, &[&str]); 1] = [("kubernetes.io/tls", &["tls.crt", "tls.key"])];
+
+impl From<Ingress> for IngressObject {
+    fn from(ingress: Ingress) -> Self {
+        let meta = ingress.metadata;
+        let spec = ingress.spec.unwrap_or_default();
+        Self {
+            key: key_of(&meta),
+            uid: text(&meta.uid),
+            resource_version: text(&meta.resource_version),
+            created: meta.creation_timestamp.as_ref().map_or(0, |time| time.0.as_second()),
+            class: spec.ingress_class_name.filter(|class| !class.is_empty()).map(Into::into),
+            acme_solver: meta.labels.as_ref().and_then(|l| l.get(SOLVER_LABEL)).is_some_and(|v| v == "true"),
+            annotations: meta
+                .annotations
+                .unwrap_or_default()
+                .into_iter()
+                .filter(|(key, _)| annotations::is_read(key))
+                .map(|(key, value)| (key.into(), value.into()))
+                .collect(),
+            rules: spec.rules.unwrap_or_default().into_iter().map(rule).collect(),
+            tls: spec.tls.unwrap_or_default().into_iter().map(tls).collect(),
+            default_backend: spec.default_backend.is_some(),
+        }
+    }
+}
+
+fn rule(rule: IngressRule) -> Rule {
+    let paths = rule.http.map(|http| http.paths).unwrap_or_default();
+    Rule { host: rule.host.unwrap_or_default().into(), paths: paths.into_iter().map(path).collect() }
+}
+
+fn path(path: HTTPIngressPath) -> Path {
+    Path {
+        path: path.path.map(Into::into),
+        path_type: match &*path.path_type {
+            "Exact" => PathType::Exact,
+            "Prefix" => PathType::Prefix,
+            "ImplementationSpecific" => PathType::ImplementationSpecific,
+            _ => PathType::Unknown,
+        },
+        backend: backend(path.backend),
+    }
+}
+
+fn backend(backend: IngressBackend) -> PathBackend {
+    let Some(service) = backend.service else {
+        return if backend.resource.is_some() { PathBackend::Resource } else { PathBackend::None };
+    };
+    let port = service.port.unwrap_or_default();
+    let port = match (port.name.filter(|name| !name.is_empty()), port.number) {
+        (Some(name), _) => PortRef::Name(name.into()),
+        (None, Some(number)) => PortRef::Number(number),
+        (None, None) => PortRef::None,
+    };
+    PathBackend::Service { name: service.name.into(), port }
+}
+
+fn tls(tls: IngressTLS) -> Tls {
+    Tls {
+        hosts: tls.hosts.unwrap_or_default().into_iter().map(Into::into).collect(),
+        secret: tls.secret_name.filter(|name| !name.is_empty()).map(Into::into),
+    }
+}
+
+impl From<IngressClass> for ClassObject {
+    fn from(class: IngressClass) -> Self {
+        Self {
+            name: text(&class.metadata.name),
+            uid: text(&class.metadata.uid),
+            resource_version: text(&class.metadata.resource_version),
+            controller: class.spec.and_then(|spec| spec.controller).unwrap_or_default().into(),
+        }
+    }
+}
+
+impl From<Service> for ServiceObject {
+    fn from(service: Service) -> Self {
+        let spec = service.spec.unwrap_or_default();
+        let external = spec.type_.as_deref() == Some("ExternalName");
+        Self {
+            key: key_of(&service.metadata),
+            resource_version: text(&service.metadata.resource_version),
+            headless: spec.cluster_ip.as_deref() == Some("None"),
+            external_name: external.then(|| spec.external_name.unwrap_or_default().into()),
+            ports: spec
+                .ports
+                .unwrap_or_default()
+                .into_iter()
+                .filter_map(|port| {
+                    Some(PortObject {
+                        port: u16::try_from(port.port).ok().filter(|port| *port != 0)?,
+                        name: port.name.unwrap_or_default().into(),
+                        app_protocol: port.app_protocol.map(Into::into),
+                        tcp: is_tcp(port.protocol.as_deref()),
+                    })
+                })
+                .collect(),
+        }
+    }
+}
+
+impl SliceObject {
+    /// The slice and the Service it belongs to; `None` if it belongs to none.
+    pub fn of(slice: EndpointSlice) -> Option<(Key, Self)> {
+        let mut service = key_of(&slice.metadata);
+        let name = std::mem::replace(
+            &mut service.name,
+            slice.metadata.labels.as_ref()?.get(SERVICE_LABEL)?.as_str().into(),
+        );
+        let ports = slice.ports.unwrap_or_default().into_iter().filter(|port| is_tcp(port.protocol.as_deref()));
+        let ready = slice.endpoints.into_iter().filter(|endpoint| {
+            endpoint.conditions.as_ref().and_then(|conditions| conditions.ready).unwrap_or(true)
+        });
+        let slice = Self {
+            name,
+            ports: ports
+                .filter_map(|port| {
+                    let number = u16::try_from(port.port?).ok().filter(|number| *number != 0)?;
+                    Some((port.name.unwrap_or_default().into(), number))
+                })
+                .collect(),
+            // the API gives no meaning to the addresses behind the first
+            addresses: ready.filter_map(|endpoint| endpoint.addresses.first()?.parse().ok()).collect(),
+        };
+        Some((service, slice))
+    }
+}
+
+impl From<Secret> for SecretObject {
+    fn from(secret: Secret) -> Self {
+        let secret_type = secret.type_.filter(|kind| !kind.is_empty()).unwrap_or_else(|| "Opaque".into());
+        let read = SECRET_KEYS.iter().find(|(kind, _)| *kind == secret_type).map_or(&[][..], |(_, keys)| keys);
+        let mut data = secret.data.unwrap_or_default();
+        let mut plain = secret.string_data.unwrap_or_default();
+        Self {
+            key: key_of(&secret.metadata),
+            uid: text(&secret.metadata.uid),
+            resource_version: text(&secret.metadata.resource_version),
+            data: read
+                .iter()
+                .filter_map(|key| {
+                    let value = plain.remove(*key).map(String::into_bytes);
+                    let mut value = value.or_else(|| Some(data.remove(*key)?.0))?;
+                    value.truncate(MAX_SECRET_VALUE + 1);
+                    Some(((*key).into(), value.into()))
+                })
+                .collect(),
+            secret_type: secret_type.into(),
+        }
+    }
+}
+
+fn is_tcp(protocol: Option<&str>) -> bool {
+    protocol.is_none_or(|protocol| protocol.is_empty() || protocol == "TCP")
+}
+
+fn key_of(meta: &ObjectMeta) -> Key {
+    let namespace = meta.namespace.as_deref().filter(|namespace| !namespace.is_empty());
+    Key::new(namespace.unwrap_or("default"), text(&meta.name))
+}
+
+fn text(value: &Option<String>) -> Arc<str> {
+    value.as_deref().unwrap_or_default().into()
+}

@@ -1,0 +1,211 @@
+//! News taken into the cluster, and what becomes dirty by it.
+//!
+//! Only what translation reads counts as a change: a Service that gets a new label is the same
+//! Service. A whole list replaces what was known in one step; what it holds unchanged stays as it is.
+
+use super::{
+    ClassObject, Cluster, Dirty, IngressObject, Key, Pool, SecretObject, ServiceObject, SliceObject,
+};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::hash::Hash;
+use std::sync::Arc;
+
+impl Cluster {
+    /// Takes in an Ingress that is new or changed.
+    pub fn apply_ingress(&mut self, mut object: IngressObject, dirty: &mut Dirty) {
+        share(&mut self.namespaces, &mut object.key);
+        put(&mut self.ingresses, object.key.clone(), object, &mut dirty.ingresses, PartialEq::eq);
+    }
+
+    /// Takes out an Ingress.
+    pub fn remove_ingress(&mut self, key: &Key, dirty: &mut Dirty) {
+        take(&mut self.ingresses, key, &mut dirty.ingresses);
+    }
+
+    /// Takes a whole list for all Ingresses that there are.
+    pub fn replace_ingresses(&mut self, objects: Vec<IngressObject>, dirty: &mut Dirty) {
+        let names = &mut self.namespaces;
+        let objects = objects.into_iter().map(|mut o| {
+            share(names, &mut o.key);
+            (o.key.clone(), o)
+        });
+        replace(&mut self.ingresses, objects, &mut dirty.ingresses, PartialEq::eq);
+    }
+
+    /// Takes in an IngressClass that is new or changed.
+    pub fn apply_class(&mut self, object: ClassObject, dirty: &mut Dirty) {
+        let mut changed = HashSet::new();
+        put(&mut self.classes, object.name.clone(), object, &mut changed, same_class);
+        dirty.classes |= !changed.is_empty();
+    }
+
+    /// Takes out an IngressClass.
+    pub fn remove_class(&mut self, name: &Arc<str>, dirty: &mut Dirty) {
+        dirty.classes |= self.classes.remove(name).is_some();
+    }
+
+    /// Takes a whole list for all IngressClasses that there are.
+    pub fn replace_classes(&mut self, objects: Vec<ClassObject>, dirty: &mut Dirty) {
+        let mut changed = HashSet::new();
+        let objects = objects.into_iter().map(|o| (o.name.clone(), o));
+        replace(&mut self.classes, objects, &mut changed, same_class);
+        dirty.classes |= !changed.is_empty();
+    }
+
+    /// Takes in a Service that is new or changed.
+    pub fn apply_service(&mut self, mut object: ServiceObject, dirty: &mut Dirty) {
+        share(&mut self.namespaces, &mut object.key);
+        put(&mut self.services, object.key.clone(), object, &mut dirty.services, same_service);
+    }
+
+    /// Takes out a Service.
+    pub fn remove_service(&mut self, key: &Key, dirty: &mut Dirty) {
+        take(&mut self.services, key, &mut dirty.services);
+    }
+
+    /// Takes a whole list for all Services that there are.
+    pub fn replace_services(&mut self, objects: Vec<ServiceObject>, dirty: &mut Dirty) {
+        let names = &mut self.namespaces;
+        let objects = objects.into_iter().map(|mut o| {
+            share(names, &mut o.key);
+            (o.key.clone(), o)
+        });
+        replace(&mut self.services, objects, &mut dirty.services, same_service);
+    }
+
+    /// Takes in a Secret that is new or changed.
+    pub fn apply_secret(&mut self, mut object: SecretObject, dirty: &mut Dirty) {
+        share(&mut self.namespaces, &mut object.key);
+        put(&mut self.secrets, object.key.clone(), object, &mut dirty.secrets, same_secret);
+    }
+
+    /// Takes out a Secret.
+    pub fn remove_secret(&mut self, key: &Key, dirty: &mut Dirty) {
+        take(&mut self.secrets, key, &mut dirty.secrets);
+    }
+
+    /// Takes a whole list for all Secrets that there are.
+    pub fn replace_secrets(&mut self, objects: Vec<SecretObject>, dirty: &mut Dirty) {
+        let names = &mut self.namespaces;
+        let objects = objects.into_iter().map(|mut o| {
+            share(names, &mut o.key);
+            (o.key.clone(), o)
+        });
+        replace(&mut self.secrets, objects, &mut dirty.secrets, same_secret);
+    }
+
+    /// Takes in an EndpointSlice of a Service, also when it was another Service's before.
+    pub fn apply_slice(&mut self, mut service: Key, object: SliceObject, dirty: &mut Dirty) {
+        share(&mut self.namespaces, &mut service);
+        let key = Key { namespace: service.namespace.clone(), name: object.name.clone() };
+        if self.slice_owners.get(&key).is_some_and(|owner| *owner != service) {
+            self.forget_slice(&key, dirty);
+        }
+        let slices = self.slices.entry(service.clone()).or_default();
+        if slices.get(&object.name).is_some_and(|old| **old == object) {
+            return;
+        }
+        self.slice_owners.insert(key, service.clone());
+        slices.insert(object.name.clone(), Arc::new(object));
+        dirty.services.insert(service);
+    }
+
+    /// Takes out an EndpointSlice.
+    pub fn remove_slice(&mut self, service: &Key, name: &Arc<str>, dirty: &mut Dirty) {
+        self.forget_slice(&Key { namespace: service.namespace.clone(), name: name.clone() }, dirty);
+    }
+
+    /// Takes a whole list, each with its Service, for all EndpointSlices that there are.
+    pub fn replace_slices(&mut self, objects: Vec<(Key, SliceObject)>, dirty: &mut Dirty) {
+        let mut fresh: HashMap<Key, BTreeMap<Arc<str>, Arc<SliceObject>>> = HashMap::new();
+        let mut owners = HashMap::with_capacity(objects.len());
+        for (mut service, object) in objects {
+            share(&mut self.namespaces, &mut service);
+            owners.insert(
+                Key { namespace: service.namespace.clone(), name: object.name.clone() },
+                service.clone(),
+            );
+            let known = self.slices.get(&service).and_then(|slices| slices.get(&object.name));
+            let object = known.filter(|old| ***old == object).cloned().unwrap_or_else(|| Arc::new(object));
+            fresh.entry(service).or_default().insert(object.name.clone(), object);
+        }
+        let old = std::mem::replace(&mut self.slices, fresh);
+        self.slice_owners = owners;
+        for (service, slices) in &self.slices {
+            if old.get(service) != Some(slices) {
+                dirty.services.insert(service.clone());
+            }
+        }
+        dirty.services.extend(old.into_keys().filter(|service| !self.slices.contains_key(service)));
+    }
+
+    fn forget_slice(&mut self, key: &Key, dirty: &mut Dirty) {
+        let Some(service) = self.slice_owners.remove(key) else { return };
+        if let Some(slices) = self.slices.get_mut(&service) {
+            slices.remove(&key.name);
+            if slices.is_empty() {
+                self.slices.remove(&service);
+            }
+        }
+        dirty.services.insert(service);
+    }
+}
+
+fn same_class(a: &ClassObject, b: &ClassObject) -> bool {
+    (&a.controller, &a.uid) == (&b.controller, &b.uid)
+}
+
+fn same_service(a: &ServiceObject, b: &ServiceObject) -> bool {
+    (a.headless, &a.external_name, &a.ports) == (b.headless, &b.external_name, &b.ports)
+}
+
+fn same_secret(a: &SecretObject, b: &SecretObject) -> bool {
+    (&a.uid, &a.secret_type, &a.data) == (&b.uid, &b.secret_type, &b.data)
+}
+
+fn share(namespaces: &mut Pool<str>, key: &mut Key) {
+    key.namespace = namespaces.intern(key.namespace.clone());
+}
+
+fn put<K: Clone + Eq + Hash, V>(
+    map: &mut HashMap<K, Arc<V>>,
+    key: K,
+    value: V,
+    dirty: &mut HashSet<K>,
+    same: impl Fn(&V, &V) -> bool,
+) {
+    if map.get(&key).is_some_and(|old| same(old, &value)) {
+        return;
+    }
+    dirty.insert(key.clone());
+    map.insert(key, Arc::new(value));
+}
+
+fn take<K: Clone + Eq + Hash, V>(map: &mut HashMap<K, Arc<V>>, key: &K, dirty: &mut HashSet<K>) {
+    if map.remove(key).is_some() {
+        dirty.insert(key.clone());
+    }
+}
+
+fn replace<K: Clone + Eq + Hash, V>(
+    map: &mut HashMap<K, Arc<V>>,
+    objects: impl ExactSizeIterator<Item = (K, V)>,
+    dirty: &mut HashSet<K>,
+    same: impl Fn(&V, &V) -> bool,
+) {
+    let mut fresh = HashMap::with_capacity(objects.len());
+    for (key, value) in objects {
+        let value = match map.remove(&key) {
+            Some(old) if same(&old, &value) => old,
+            _ => {
+                dirty.insert(key.clone());
+                Arc::new(value)
+            }
+        };
+        fresh.insert(key, value);
+    }
+    dirty.extend(std::mem::replace(map, fresh).into_keys());
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,175 @@
+//! Kubernetes YAML: several documents, Lists included, each object on its own.
+
+use super::{ClassObject, Cluster, Dirty, IngressObject, Key, SecretObject, ServiceObject, SliceObject};
+use k8s_openapi::api::core::v1::{Secret, Service};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::api::networking::v1::{Ingress, IngressClass};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+/// One object of a file.
+#[derive(Clone, Debug)]
+pub enum Parsed {
+    /// `networking.k8s.io/v1` Ingress
+    Ingress(IngressObject),
+    /// `networking.k8s.io/v1` IngressClass
+    Class(ClassObject),
+    /// v1 Service
+    Service(ServiceObject),
+    /// `discovery.k8s.io/v1` EndpointSlice, behind the Service it belongs to
+    Slice(Key, SliceObject),
+    /// v1 Secret
+    Secret(SecretObject),
+    /// Of a kind that is not read.
+    Other,
+}
+
+/// Why a document is left out.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("line {line}: {message}")]
+pub struct ParseProblem {
+    /// First line of the document, or the line at fault where that is known; the first one is 1.
+    pub line: usize,
+    /// What is wrong; holds nothing of a Secret.
+    pub message: Box<str>,
+}
+
+/// Every object of a multi-document YAML text, in order. One that cannot be read costs no other.
+pub fn parse_documents(text: &str) -> Vec<Result<Parsed, ParseProblem>> {
+    let mut found = Vec::new();
+    for (line, document) in split(text) {
+        match read(document) {
+            Ok(value) => flatten(value, line, 0, &mut found),
+            Err((offset, message)) => {
+                found.push(Err(ParseProblem { line: line + offset, message: message.into() }));
+            }
+        }
+    }
+    found
+}
+
+impl Cluster {
+    /// A cluster that holds the text's objects.
+    pub fn from_yaml(text: &str) -> Result<Self, ParseProblem> {
+        let (mut cluster, mut dirty) = (Self::default(), Dirty::default());
+        for parsed in parse_documents(text) {
+            match parsed? {
+                Parsed::Ingress(object) => cluster.apply_ingress(object, &mut dirty),
+                Parsed::Class(object) => cluster.apply_class(object, &mut dirty),
+                Parsed::Service(object) => cluster.apply_service(object, &mut dirty),
+                Parsed::Slice(service, object) => cluster.apply_slice(service, object, &mut dirty),
+                Parsed::Secret(object) => cluster.apply_secret(object, &mut dirty),
+                Parsed::Other => {}
+            }
+        }
+        Ok(cluster)
+    }
+}
+
+/// The documents with the number of their first line. A line that begins with `---` ends a document
+/// wherever it stands, block scalars included (YAML 1.2 section 9.1.2).
+fn split(text: &str) -> Vec<(usize, &str)> {
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let mut documents = Vec::new();
+    let (mut start, mut first, mut offset) = (0, 1, 0);
+    for (number, line) in (1..).zip(text.split_inclusive('\n')) {
+        let marker = line.strip_prefix("---").is_some_and(|rest| rest.is_empty() || rest.starts_with([' ', '\t', '\r', '\n']));
+        if marker && offset > start {
+            documents.push((first, &text[start..offset]));
+            (start, first) = (offset, number);
+        }
+        offset += line.len();
+    }
+    documents.push((first, &text[start..]));
+    documents
+}
+
+/// The document's value; else the offset of the line at fault and what is wrong there.
+fn read(document: &str) -> Result<Value, (usize, String)> {
+    // The files are the administrator's own: the bounds only stop what would never end.
+    let options = serde_saphyr::options! {
+        with_snippet: false,
+        budget: serde_saphyr::budget! { max_events: 50_000_000, max_nodes: 20_000_000 },
+    };
+    serde_saphyr::from_str_with_options(document, options).map_err(|error| {
+        let error = error.without_snippet();
+        let line = error.location().and_then(|at| usize::try_from(at.line()).ok()).unwrap_or(1);
+        let message = if document.contains("Secret") { "not valid YAML".into() } else { error.to_string() };
+        (line.saturating_sub(1), message)
+    })
+}
+
+/// Lists within Lists end here.
+const MAX_DEPTH: usize = 4;
+
+fn flatten(value: Value, line: usize, depth: usize, found: &mut Vec<Result<Parsed, ParseProblem>>) {
+    let is_list = value.get("kind").and_then(Value::as_str).is_some_and(|kind| kind.ends_with("List"));
+    match value {
+        Value::Null => {}
+        Value::Object(mut list) if is_list && depth < MAX_DEPTH && list.contains_key("items") => {
+            let own = list.remove("kind").zip(list.remove("apiVersion"));
+            let Some(Value::Array(items)) = list.remove("items") else { return };
+            for mut item in items {
+                inherit(&mut item, own.as_ref());
+                flatten(item, line, depth + 1, found);
+            }
+        }
+        value => found.push(object(value).map_err(|message| ParseProblem { line, message: message.into() })),
+    }
+}
+
+/// The items of an `IngressList` need not say that they are Ingresses.
+fn inherit(item: &mut Value, list: Option<&(Value, Value)>) {
+    let (Some(item), Some((Value::String(kind), version))) = (item.as_object_mut(), list) else { return };
+    let Some(kind) = kind.strip_suffix("List").filter(|kind| !kind.is_empty()) else { return };
+    if !item.contains_key("kind") {
+        item.insert("kind".into(), kind.into());
+        item.entry("apiVersion").or_insert_with(|| version.clone());
+    }
+}
+
+fn object(value: Value) -> Result<Parsed, String> {
+    let field = |name: &str| value.get(name).and_then(Value::as_str).map(str::to_owned);
+    let (Some(kind), Some(version)) = (field("kind"), field("apiVersion")) else {
+        return Err("apiVersion or kind is missing".into());
+    };
+    let group = version.split_once('/').map_or("", |(group, _)| group);
+    let wanted = match (group, kind.as_str()) {
+        ("networking.k8s.io" | "extensions", "Ingress") | ("networking.k8s.io", "IngressClass") => {
+            "networking.k8s.io/v1"
+        }
+        ("discovery.k8s.io", "EndpointSlice") => "discovery.k8s.io/v1",
+        ("", "Service" | "Secret") => "v1",
+        _ => return Ok(Parsed::Other),
+    };
+    let meta = value.get("metadata");
+    let name = meta.and_then(|meta| meta.get("name")).and_then(Value::as_str).unwrap_or_default();
+    if name.is_empty() {
+        return Err(format!("{kind} without metadata.name"));
+    }
+    let what = match meta.and_then(|meta| meta.get("namespace")).and_then(Value::as_str) {
+        Some(namespace) => format!("{kind} {namespace}/{name}"),
+        None => format!("{kind} {name}"),
+    };
+    if version != wanted {
+        return Err(format!("{what}: apiVersion {version:?} is not read, {wanted} is"));
+    }
+    match kind.as_str() {
+        "Ingress" => decode::<Ingress>(value, &what).map(|o| Parsed::Ingress(o.into())),
+        "IngressClass" => decode::<IngressClass>(value, &what).map(|o| Parsed::Class(o.into())),
+        "Service" => decode::<Service>(value, &what).map(|o| Parsed::Service(o.into())),
+        "EndpointSlice" => decode::<EndpointSlice>(value, &what)
+            .map(|o| SliceObject::of(o).map_or(Parsed::Other, |(service, o)| Parsed::Slice(service, o))),
+        // the decoder's words may quote the data
+        _ => decode::<Secret>(value, &what)
+            .map(|o| Parsed::Secret(o.into()))
+            .map_err(|_| format!("{what}: not a valid Secret (is `data` base64 text, `stringData` text?)")),
+    }
+}
+
+fn decode<T: DeserializeOwned>(value: Value, what: &str) -> Result<T, String> {
+    serde_json::from_value(value).map_err(|error| format!("{what}: {error}"))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,173 @@
+//! What is wrong with a user's object, in words for the user: one table, stable ids.
+
+use ingress_core::ResourceRef;
+use std::fmt;
+use std::sync::Arc;
+
+/// One mistake in one object. Becomes a warning log line, an Event on the object, and a count.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// Stable CamelCase id, used as Event reason and metric label.
+    pub reason: Reason,
+    /// The key or field at fault, as the user wrote it (`ingress.tak-os.org/ssl-redirect`, `spec.rules[0].host`).
+    pub field: Box<str>,
+    /// One sentence: what was found and what is accepted. Never holds Secret contents.
+    pub message: Box<str>,
+}
+
+/// Stable ids: the variant's name is what users and dashboards see, so none is ever renamed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum Reason {
+    /// An annotation's value does not parse; its default applies.
+    InvalidAnnotation,
+    /// A key under our prefix that does not exist.
+    UnknownAnnotation,
+    /// A known annotation, or a value of it, that this version does not honour.
+    UnsupportedAnnotation,
+    /// A host that is no DNS name and no `*.` before one; the rule or TLS host does not count.
+    InvalidHost,
+    /// A path that cannot be matched; it is left out.
+    InvalidPath,
+    /// A `pathType` that is absent or unknown; the path is left out.
+    InvalidPathType,
+    /// A path that reads like a regular expression; it is taken literally.
+    PathLooksLikeRegex,
+    /// A rule without any path: nothing is served for its host by it.
+    RuleWithoutPaths,
+    /// `spec.defaultBackend`, which is not implemented.
+    DefaultBackendIgnored,
+    /// A resource backend, which is not implemented; the path is left out.
+    ResourceBackendIgnored,
+    /// A path without any backend; it is left out.
+    BackendMissing,
+    /// The Service does not exist (yet); the path answers 502.
+    ServiceNotFound,
+    /// The Service has no such TCP port, or no port is named; the path answers 502.
+    ServicePortNotFound,
+    /// The EndpointSlices have addresses but not the port; without a cluster also: there is no
+    /// address. The path answers 502.
+    NoEndpoints,
+    /// An `ExternalName` Service, which the administrator has not allowed; the path answers 502.
+    ExternalNameRefused,
+    /// An `ExternalName` Service whose target is no host name; the path answers 502.
+    InvalidExternalName,
+    /// Another Ingress, or another rule of this one, serves the same path of the same host.
+    HostPathTaken,
+    /// A TLS block that names no hosts; nothing is served with it.
+    TlsWithoutHosts,
+    /// A TLS host that is the host of none of the Ingress's rules; it does not count.
+    TlsHostNotInRules,
+    /// The host's certificate comes from another Ingress's, or another block's, Secret.
+    TlsHostTaken,
+    /// The TLS Secret does not exist (yet); the fallback certificate is served.
+    SecretNotFound,
+    /// The TLS Secret cannot be used; the fallback certificate is served.
+    InvalidTlsSecret,
+    /// The certificate is past its end of validity; it is served all the same.
+    CertificateExpired,
+    /// The IngressClass belongs to another controller; its Ingresses are not served.
+    ForeignIngressClass,
+    /// The object has more mistakes than are listed.
+    MoreMistakes,
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self, f)
+    }
+}
+
+/// All findings of one object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    /// The object.
+    pub source: ResourceRef,
+    /// Its `metadata.uid`; empty where it does not exist.
+    pub uid: Arc<str>,
+    /// Its `metadata.resourceVersion`.
+    pub resource_version: Arc<str>,
+    /// In a fixed order; empty: nothing is wrong any more.
+    pub findings: Box<[Finding]>,
+}
+
+/// More than this nobody reads; the rest is counted.
+const MAX_FINDINGS: usize = 64;
+
+/// Findings as they come up. The same mistake in several places is told once, of the first.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Findings {
+    found: Vec<Finding>,
+    more: usize,
+}
+
+impl Findings {
+    pub(crate) fn add(&mut self, reason: Reason, field: impl Into<Box<str>>, message: impl Into<Box<str>>) {
+        self.push(Finding { reason, field: field.into(), message: message.into() });
+    }
+
+    pub(crate) fn push(&mut self, finding: Finding) {
+        if self.found.iter().any(|f| (f.reason, &f.message) == (finding.reason, &finding.message)) {
+            return;
+        }
+        if self.found.len() < MAX_FINDINGS {
+            self.found.push(finding);
+        } else {
+            self.more += 1;
+        }
+    }
+
+    pub(crate) fn finish(mut self) -> Box<[Finding]> {
+        if self.more > 0 {
+            let message = format!("and {} more mistakes in this object", self.more);
+            self.found.push(Finding {
+                reason: Reason::MoreMistakes,
+                field: Box::default(),
+                message: message.into(),
+            });
+        }
+        self.found.into()
+    }
+}
+
+/// Longest part of a user's value that is repeated to them.
+const MAX_QUOTE: usize = 80;
+
+/// A user's value as it stands in a message: escaped, and cut where it is long.
+pub(crate) fn quoted(value: &str) -> String {
+    match value.char_indices().nth(MAX_QUOTE) {
+        Some((end, _)) => format!("{:?}…", &value[..end]),
+        None => format!("{value:?}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reasons_are_camel_case_words() {
+        assert_eq!(Reason::InvalidAnnotation.to_string(), "InvalidAnnotation");
+        assert_eq!(Reason::TlsHostNotInRules.to_string(), "TlsHostNotInRules");
+    }
+
+    #[test]
+    fn equal_mistakes_are_told_once_and_a_flood_is_bounded() {
+        let mut findings = Findings::default();
+        findings.add(Reason::ServiceNotFound, "a", "gone");
+        findings.add(Reason::ServiceNotFound, "b", "gone");
+        assert_eq!(findings.clone().finish().len(), 1);
+        for i in 0..100 {
+            findings.add(Reason::InvalidPath, "x", i.to_string());
+        }
+        let all = findings.finish();
+        assert_eq!(all.len(), MAX_FINDINGS + 1);
+        assert_eq!(&*all[MAX_FINDINGS].message, "and 37 more mistakes in this object");
+    }
+
+    #[test]
+    fn quotes_are_escaped_and_cut() {
+        assert_eq!(quoted("a\nb\""), r#""a\nb\"""#);
+        assert_eq!(quoted(&"ä".repeat(90)), format!("\"{}\"…", "ä".repeat(80)));
+    }
+}

@@ -1,0 +1,264 @@
+use super::*;
+use crate::metrics::testing::{metrics, value};
+use crate::update::testing::{ingress, key};
+use crate::update::{Name, Object};
+use ingress_core::route::RuleIndex;
+use ingress_core::{
+    Backend, BackendAddress, BackendProtocol, HostPattern, PathMatch, Reader, Route, RouteTable, ServicePort,
+    Slot, Unavailable, VirtualHost,
+};
+use prometheus::Registry;
+use std::sync::Mutex;
+use tokio::task::JoinHandle;
+
+/// One pass as the fake translator saw it: when, and which Ingresses there were.
+type Passes = Arc<Mutex<Vec<(Duration, Vec<String>)>>>;
+
+/// Makes one host per Ingress. Panics where there is one named `panic`; finds a mistake in `bad*`.
+struct Fake {
+    start: Instant,
+    passes: Passes,
+    last: Option<Arc<RouteTable>>,
+    told: HashSet<String>,
+}
+
+impl Translate for Fake {
+    fn translate(&mut self, cluster: &Cluster, dirty: &Dirty) -> Translation {
+        let mut names: Vec<_> = cluster.ingresses.keys().map(|k| k.name.to_string()).collect();
+        names.sort();
+        self.passes.lock().unwrap().push((self.start.elapsed(), names.clone()));
+        assert!(!names.contains(&"panic".to_owned()), "a mine");
+        let mut routes = RouteTable::default();
+        for name in &names {
+            let host: HostPattern = format!("{name}.example.com").parse().unwrap();
+            routes.set(&host, VirtualHost::build(vec![route(name)]).0);
+        }
+        let changed = self.last.as_ref().is_none_or(|last| **last != routes);
+        let routes = Arc::new(routes);
+        self.last = Some(routes.clone());
+        let new: Vec<_> =
+            names.iter().filter(|n| n.starts_with("bad") && !self.told.contains(*n)).cloned().collect();
+        let outcomes = new.iter().map(|name| Outcome {
+            source: ResourceRef::new(Kind::Ingress, "shop", name.as_str()),
+            uid: "uid".into(),
+            resource_version: "1".into(),
+            findings: [Finding { reason: Reason::InvalidAnnotation, field: "f".into(), message: "m".into() }]
+                .into(),
+        });
+        let outcomes = outcomes.collect();
+        self.told.extend(new);
+        let _ = dirty;
+        Translation { routes, certs: Arc::default(), changed, outcomes, route_count: names.len() }
+    }
+}
+
+fn route(name: &str) -> Arc<Route> {
+    let backend = Backend {
+        service: ServicePort { namespace: "shop".into(), name: name.into(), port: 80 },
+        address: BackendAddress::Unavailable(Unavailable::NoService),
+        protocol: BackendProtocol::Http,
+        tls_name: name.into(),
+        verify: true,
+        keepalive: true,
+    };
+    Arc::new(Route {
+        path: PathMatch::Exact("/".into()),
+        policy: Arc::default(),
+        https_redirect: false,
+        backend: Arc::new(backend),
+        source: Arc::new(ResourceRef::new(Kind::Ingress, "shop", name)),
+        host: name.into(),
+        rule: RuleIndex { rule: 0, path: 0 },
+        created: 0,
+        state: Slot::new(),
+    })
+}
+
+struct Bench {
+    updates: mpsc::Sender<Update>,
+    reader: Reader,
+    status: Arc<SyncStatus>,
+    passes: Passes,
+    registry: Registry,
+    task: JoinHandle<()>,
+}
+
+/// A loop that waits for these parts, under paused time.
+fn bench(parts: &[Part]) -> Bench {
+    let (mut publisher, reader) = ingress_core::channel();
+    let (metrics, registry) = metrics();
+    let status = Arc::new(SyncStatus::default());
+    status.await_kinds(parts.iter().map(|p| p.kind));
+    let awaited = Awaited { parts: parts.iter().cloned().collect(), files: false };
+    let (updates, receiver) = mpsc::channel(1024);
+    let (passes, start) = (Passes::default(), Instant::now());
+    let (seen, told) = (passes.clone(), status.clone());
+    let task = tokio::spawn(async move {
+        let fresh = || Fake { start, passes: seen.clone(), last: None, told: HashSet::new() };
+        let events = Events::none(metrics.clone());
+        Rebuild::new(fresh, awaited, &mut publisher, metrics, told, events).run(receiver).await;
+    });
+    Bench { updates, reader, status, passes, registry, task }
+}
+
+impl Bench {
+    async fn send(&self, update: Update) {
+        assert!(self.updates.send(update).await.is_ok());
+    }
+
+    async fn add(&self, name: &str) {
+        self.send(Update::Apply(ingress(name))).await;
+    }
+
+    async fn remove(&self, name: &str) {
+        self.send(Update::Remove(Name::Ingress(key(name)))).await;
+    }
+
+    fn generation(&self) -> u64 {
+        self.reader.load().generation
+    }
+
+    fn passes(&self) -> usize {
+        self.passes.lock().unwrap().len()
+    }
+}
+
+fn part(kind: Kind) -> Part {
+    Part { kind, namespace: None }
+}
+
+fn list(kind: Kind, objects: Vec<Object>) -> Update {
+    Update::List { part: part(kind), objects }
+}
+
+/// Lets the loop run without letting time go on noticeably.
+async fn settle() {
+    for _ in 0..10 {
+        tokio::task::yield_now().await;
+    }
+}
+
+async fn quiet() {
+    tokio::time::sleep(Duration::from_secs(5)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_published_before_every_first_list_is_in() {
+    let bench = bench(&[part(Kind::Ingress), part(Kind::Secret), part(Kind::EndpointSlice)]);
+    bench.send(list(Kind::Ingress, vec![ingress("a")])).await;
+    bench.add("b").await;
+    quiet().await;
+    assert_eq!((bench.generation(), bench.status.pending()), (0, vec!["endpointslice", "secret"]));
+    bench.send(Update::Refused(part(Kind::EndpointSlice))).await;
+    quiet().await;
+    assert_eq!((bench.generation(), bench.status.published()), (0, false));
+    bench.send(list(Kind::Secret, vec![])).await;
+    settle().await;
+    assert_eq!((bench.generation(), bench.status.published(), bench.passes()), (1, true, 1));
+    assert!(bench.status.pending().is_empty());
+    let synced = |kind| value(&bench.registry, "watch_synced", &[kind]);
+    assert_eq!((synced("ingress"), synced("endpointslice")), (Some(1.0), Some(0.0)));
+    assert_eq!(value(&bench.registry, "routes", &["ingress"]), Some(2.0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_empty_cluster_is_published_too_and_no_change_is_not() {
+    let bench = bench(&[part(Kind::Ingress)]);
+    bench.send(list(Kind::Ingress, vec![])).await;
+    settle().await;
+    assert_eq!((bench.generation(), bench.status.published()), (1, true));
+    quiet().await;
+    bench.send(list(Kind::Ingress, vec![])).await;
+    settle().await;
+    assert_eq!(bench.generation(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_change_after_quiet_is_served_at_once() {
+    let bench = bench(&[part(Kind::Ingress)]);
+    bench.send(list(Kind::Ingress, vec![])).await;
+    quiet().await;
+    let before = Instant::now();
+    bench.add("a").await;
+    settle().await;
+    assert_eq!((bench.generation(), before.elapsed()), (2, Duration::ZERO));
+    assert!(bench.reader.load().routes.get(&"a.example.com".parse().unwrap()).is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_burst_is_gathered_and_ends_in_its_final_state() {
+    let bench = bench(&[part(Kind::Ingress)]);
+    bench.send(list(Kind::Ingress, vec![])).await;
+    quiet().await;
+    // 1,000 changes in 100 ms
+    for n in 0..1000 {
+        bench.add(&format!("a{n}")).await;
+        if n % 10 == 9 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+    quiet().await;
+    assert!((2..=13).contains(&bench.passes()), "{} passes", bench.passes());
+    assert_eq!(bench.reader.load().routes.len(), 1000);
+    let passes = bench.passes.lock().unwrap();
+    assert!(passes.windows(2).all(|w| w[1].0 - w[0].0 >= MIN_GAP));
+}
+
+#[test]
+fn the_gap_follows_the_last_pass_within_bounds() {
+    let ms = Duration::from_millis;
+    assert_eq!([gap(ms(0)), gap(ms(20)), gap(ms(3000))], [ms(10), ms(80), ms(500)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_that_replaces_another_never_shows_an_empty_table() {
+    let bench = bench(&[part(Kind::Ingress)]);
+    bench.send(list(Kind::Ingress, vec![ingress("a"), ingress("b")])).await;
+    quiet().await;
+    bench.send(list(Kind::Ingress, vec![ingress("b")])).await;
+    quiet().await;
+    let seen: Vec<_> = bench.passes.lock().unwrap().iter().map(|p| p.1.join(" ")).collect();
+    assert_eq!(seen, ["a b", "b"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_panic_keeps_the_old_snapshot_and_the_next_change_is_processed() {
+    let bench = bench(&[part(Kind::Ingress)]);
+    bench.send(list(Kind::Ingress, vec![ingress("a")])).await;
+    quiet().await;
+    bench.add("panic").await;
+    bench.add("b").await;
+    quiet().await;
+    assert_eq!((bench.generation(), bench.task.is_finished()), (1, false));
+    assert_eq!(value(&bench.registry, "snapshot_build_failures_total", &[]), Some(2.0));
+    bench.remove("panic").await;
+    settle().await;
+    assert_eq!((bench.generation(), bench.reader.load().routes.len()), (2, 2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn mistakes_are_counted_for_as_long_as_they_stand() {
+    let bench = bench(&[part(Kind::Ingress)]);
+    let count = || value(&bench.registry, "object_errors", &["ingress", "InvalidAnnotation"]);
+    bench.send(list(Kind::Ingress, vec![ingress("bad-1"), ingress("bad-2"), ingress("good")])).await;
+    quiet().await;
+    assert_eq!(count(), Some(2.0));
+    bench.add("panic").await;
+    quiet().await;
+    bench.remove("panic").await;
+    quiet().await;
+    assert_eq!(count(), Some(2.0), "a fresh translator finds them again");
+    bench.remove("bad-1").await;
+    quiet().await;
+    assert_eq!(count(), Some(1.0));
+    bench.send(list(Kind::Ingress, vec![])).await;
+    quiet().await;
+    assert_eq!(count(), Some(0.0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn it_ends_with_its_sources() {
+    let Bench { updates, task, .. } = bench(&[part(Kind::Ingress)]);
+    drop(updates);
+    task.await.unwrap();
+}

@@ -1,0 +1,326 @@
+//! News from a source, on its way to the loop that owns the `Cluster`.
+
+use crate::cluster::{
+    ClassObject, Cluster, Dirty, IngressObject, Key, Parsed, SecretObject, ServiceObject, SliceObject,
+};
+use crate::watch::Part;
+use ingress_core::Kind;
+use k8s_openapi::api::core::v1::{Namespace, Secret, Service};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::api::networking::v1::{Ingress, IngressClass};
+use kube::core::PartialObjectMeta;
+use serde::de::DeserializeOwned;
+use std::collections::HashSet;
+use std::fmt;
+use std::sync::Arc;
+
+/// One object, reduced.
+#[derive(Clone)]
+pub(crate) enum Object {
+    Ingress(IngressObject),
+    Class(ClassObject),
+    Service(ServiceObject),
+    /// The Service it belongs to, and the slice
+    Slice(Key, SliceObject),
+    Secret(SecretObject),
+}
+
+/// What an object is known by.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Name {
+    Ingress(Key),
+    Class(Arc<str>),
+    Service(Key),
+    /// The Service it belongs to, and its own name
+    Slice(Key, Arc<str>),
+    Secret(Key),
+}
+
+/// One piece of news.
+pub(crate) enum Update {
+    /// All there is of one kind in one part of the cluster; what is not in it is gone.
+    List {
+        part: Part,
+        objects: Vec<Object>,
+    },
+    Apply(Object),
+    Remove(Name),
+    /// The part may not be read and can be done without; what is known of it stays.
+    Refused(Part),
+    /// All there is, of every kind.
+    Files(Vec<Object>),
+}
+
+impl Object {
+    pub(crate) fn name(&self) -> Name {
+        match self {
+            Object::Ingress(o) => Name::Ingress(o.key.clone()),
+            Object::Class(o) => Name::Class(o.name.clone()),
+            Object::Service(o) => Name::Service(o.key.clone()),
+            Object::Slice(service, o) => Name::Slice(service.clone(), o.name.clone()),
+            Object::Secret(o) => Name::Secret(o.key.clone()),
+        }
+    }
+
+    /// From a document of a file; `None` for kinds that are not read.
+    pub(crate) fn parsed(parsed: Parsed) -> Option<Self> {
+        match parsed {
+            Parsed::Ingress(o) => Some(Object::Ingress(o)),
+            Parsed::Class(o) => Some(Object::Class(o)),
+            Parsed::Service(o) => Some(Object::Service(o)),
+            Parsed::Slice(service, o) => Some(Object::Slice(service, o)),
+            Parsed::Secret(o) => Some(Object::Secret(o)),
+            Parsed::Other => None,
+        }
+    }
+}
+
+impl Update {
+    /// Takes the news into the cluster and notes what changed by it.
+    pub(crate) fn apply(self, cluster: &mut Cluster, dirty: &mut Dirty) {
+        match self {
+            Update::List { part, objects } => match &part.namespace {
+                None => replace(part.kind, objects, cluster, dirty),
+                Some(namespace) => replace_within(part.kind, namespace, objects, cluster, dirty),
+            },
+            Update::Apply(object) => apply(object, cluster, dirty),
+            Update::Remove(name) => remove(&name, cluster, dirty),
+            Update::Refused(_) => {}
+            Update::Files(objects) => {
+                let mut objects = Sorted::from(objects);
+                for kind in
+                    [Kind::Ingress, Kind::IngressClass, Kind::Service, Kind::EndpointSlice, Kind::Secret]
+                {
+                    objects.replace(kind, cluster, dirty);
+                }
+            }
+        }
+    }
+}
+
+fn apply(object: Object, cluster: &mut Cluster, dirty: &mut Dirty) {
+    match object {
+        Object::Ingress(o) => cluster.apply_ingress(o, dirty),
+        Object::Class(o) => cluster.apply_class(o, dirty),
+        Object::Service(o) => cluster.apply_service(o, dirty),
+        Object::Slice(service, o) => cluster.apply_slice(service, o, dirty),
+        Object::Secret(o) => cluster.apply_secret(o, dirty),
+    }
+}
+
+fn remove(name: &Name, cluster: &mut Cluster, dirty: &mut Dirty) {
+    match name {
+        Name::Ingress(key) => cluster.remove_ingress(key, dirty),
+        Name::Class(name) => cluster.remove_class(name, dirty),
+        Name::Service(key) => cluster.remove_service(key, dirty),
+        Name::Slice(service, name) => cluster.remove_slice(service, name, dirty),
+        Name::Secret(key) => cluster.remove_secret(key, dirty),
+    }
+}
+
+fn replace(kind: Kind, objects: Vec<Object>, cluster: &mut Cluster, dirty: &mut Dirty) {
+    Sorted::from(objects).replace(kind, cluster, dirty);
+}
+
+/// Where only some namespaces are read, a list says nothing about the others.
+fn replace_within(
+    kind: Kind,
+    namespace: &str,
+    objects: Vec<Object>,
+    cluster: &mut Cluster,
+    dirty: &mut Dirty,
+) {
+    let listed: HashSet<Name> = objects.iter().map(Object::name).collect();
+    let of = |key: &&Key| *key.namespace == *namespace;
+    let known: Vec<Name> = match kind {
+        Kind::Ingress => cluster.ingresses.keys().filter(of).cloned().map(Name::Ingress).collect(),
+        Kind::Service => cluster.services.keys().filter(of).cloned().map(Name::Service).collect(),
+        Kind::Secret => cluster.secrets.keys().filter(of).cloned().map(Name::Secret).collect(),
+        Kind::EndpointSlice => cluster
+            .slices
+            .iter()
+            .filter(|(service, _)| of(service))
+            .flat_map(|(service, slices)| {
+                slices.keys().map(|name| Name::Slice(service.clone(), name.clone()))
+            })
+            .collect(),
+        Kind::IngressClass | Kind::Namespace => Vec::new(),
+    };
+    for name in known.iter().filter(|name| !listed.contains(name)) {
+        remove(name, cluster, dirty);
+    }
+    for object in objects {
+        apply(object, cluster, dirty);
+    }
+}
+
+/// Objects by kind.
+#[derive(Default)]
+struct Sorted {
+    ingresses: Vec<IngressObject>,
+    classes: Vec<ClassObject>,
+    services: Vec<ServiceObject>,
+    slices: Vec<(Key, SliceObject)>,
+    secrets: Vec<SecretObject>,
+}
+
+impl From<Vec<Object>> for Sorted {
+    fn from(objects: Vec<Object>) -> Self {
+        let mut sorted = Self::default();
+        for object in objects {
+            match object {
+                Object::Ingress(o) => sorted.ingresses.push(o),
+                Object::Class(o) => sorted.classes.push(o),
+                Object::Service(o) => sorted.services.push(o),
+                Object::Slice(service, o) => sorted.slices.push((service, o)),
+                Object::Secret(o) => sorted.secrets.push(o),
+            }
+        }
+        sorted
+    }
+}
+
+impl Sorted {
+    fn replace(&mut self, kind: Kind, cluster: &mut Cluster, dirty: &mut Dirty) {
+        use std::mem::take;
+        match kind {
+            Kind::Ingress => cluster.replace_ingresses(take(&mut self.ingresses), dirty),
+            Kind::IngressClass => cluster.replace_classes(take(&mut self.classes), dirty),
+            Kind::Service => cluster.replace_services(take(&mut self.services), dirty),
+            Kind::EndpointSlice => cluster.replace_slices(take(&mut self.slices), dirty),
+            Kind::Secret => cluster.replace_secrets(take(&mut self.secrets), dirty),
+            Kind::Namespace => {}
+        }
+    }
+}
+
+/// A kind that is watched, as the API sends it.
+pub(crate) trait Watched:
+    kube::Resource<DynamicType = ()> + Clone + fmt::Debug + DeserializeOwned + Send + 'static
+{
+    const KIND: Kind;
+
+    /// What we keep of it; else the name that nothing is kept under any more.
+    fn reduce(self) -> Result<Object, Option<Name>>;
+
+    /// The name of an object of which only the key can be read.
+    fn name_of(key: Key) -> Option<Name>;
+}
+
+impl Watched for Ingress {
+    const KIND: Kind = Kind::Ingress;
+
+    fn reduce(self) -> Result<Object, Option<Name>> {
+        Ok(Object::Ingress(self.into()))
+    }
+
+    fn name_of(key: Key) -> Option<Name> {
+        Some(Name::Ingress(key))
+    }
+}
+
+impl Watched for IngressClass {
+    const KIND: Kind = Kind::IngressClass;
+
+    fn reduce(self) -> Result<Object, Option<Name>> {
+        Ok(Object::Class(self.into()))
+    }
+
+    fn name_of(key: Key) -> Option<Name> {
+        Some(Name::Class(key.name))
+    }
+}
+
+impl Watched for Service {
+    const KIND: Kind = Kind::Service;
+
+    fn reduce(self) -> Result<Object, Option<Name>> {
+        Ok(Object::Service(self.into()))
+    }
+
+    fn name_of(key: Key) -> Option<Name> {
+        Some(Name::Service(key))
+    }
+}
+
+impl Watched for EndpointSlice {
+    const KIND: Kind = Kind::EndpointSlice;
+
+    fn reduce(self) -> Result<Object, Option<Name>> {
+        SliceObject::of(self).map(|(service, o)| Object::Slice(service, o)).ok_or(None)
+    }
+
+    fn name_of(_: Key) -> Option<Name> {
+        None
+    }
+}
+
+/// The types of Secret that anything here can refer to; tokens and pull secrets are not kept.
+const SECRET_TYPES: [&str; 2] = ["kubernetes.io/tls", "Opaque"];
+
+impl Watched for Secret {
+    const KIND: Kind = Kind::Secret;
+
+    fn reduce(self) -> Result<Object, Option<Name>> {
+        if self.type_.as_deref().is_some_and(|t| !SECRET_TYPES.contains(&t)) {
+            let (namespace, name) = (self.metadata.namespace, self.metadata.name);
+            return Err(Some(Name::Secret(Key {
+                namespace: namespace.unwrap_or_default().into(),
+                name: name.unwrap_or_default().into(),
+            })));
+        }
+        Ok(Object::Secret(self.into()))
+    }
+
+    fn name_of(key: Key) -> Option<Name> {
+        Some(Name::Secret(key))
+    }
+}
+
+/// Only that they can be listed: nothing reads them yet.
+impl Watched for PartialObjectMeta<Namespace> {
+    const KIND: Kind = Kind::Namespace;
+
+    fn reduce(self) -> Result<Object, Option<Name>> {
+        Err(None)
+    }
+
+    fn name_of(_: Key) -> Option<Name> {
+        None
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Name::Ingress(key) => write!(f, "ingress/{}/{}", key.namespace, key.name),
+            Name::Class(name) => write!(f, "ingressclass/{name}"),
+            Name::Service(key) => write!(f, "service/{}/{}", key.namespace, key.name),
+            Name::Slice(service, name) => write!(f, "endpointslice/{}/{name}", service.namespace),
+            Name::Secret(key) => write!(f, "secret/{}/{}", key.namespace, key.name),
+        }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod testing {
+    use super::*;
+
+    /// `shop/name`
+    pub(crate) fn key(name: &str) -> Key {
+        Key { namespace: "shop".into(), name: name.into() }
+    }
+
+    /// An Ingress `shop/name` without anything in it.
+    pub(crate) fn ingress(name: &str) -> Object {
+        let meta = serde_json::json!({ "namespace": "shop", "name": name, "resourceVersion": "1" });
+        let ingress = serde_json::json!({
+            "apiVersion": "networking.k8s.io/v1", "kind": "Ingress", "metadata": meta
+        });
+        let ingress: Ingress = serde_json::from_value(ingress).unwrap();
+        Object::Ingress(ingress.into())
+    }
+}
+
+#[cfg(test)]
+mod tests;

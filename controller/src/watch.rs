@@ -1,0 +1,384 @@
+//! Watches on the Kubernetes API, each turned into [`Update`]s of reduced objects.
+//!
+//! A first list, and each later one, is collected and handed on whole: the table that serves is
+//! never emptied on the way, and a deletion that was missed while disconnected is found. Objects
+//! are reduced as they arrive; nothing here keeps one as the API sent it.
+
+use crate::cluster::Key;
+use crate::metrics::Metrics;
+use crate::update::{Name, Object, Update, Watched};
+use futures::{FutureExt as _, Stream, StreamExt as _};
+use ingress_core::Kind;
+use k8s_openapi::api::core::v1::{Namespace, Secret, Service};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::api::networking::v1::{Ingress, IngressClass};
+use k8s_openapi::{ClusterResourceScope, NamespaceResourceScope};
+use kube::api::Api;
+use kube::core::{DeserializeGuard, PartialObjectMeta, Status};
+use kube::runtime::watcher::{self, Event, watcher};
+use std::collections::HashSet;
+use std::hash::{BuildHasher as _, RandomState};
+use std::panic::AssertUnwindSafe;
+use std::pin::pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep};
+
+const PAGE: u32 = 500;
+const FIRST_RETRY: Duration = Duration::from_millis(200);
+/// A server that is back after a long outage is seen within this.
+const LAST_RETRY: Duration = Duration::from_secs(5);
+/// RBAC is not mended within seconds.
+const REFUSED_RETRY: Duration = Duration::from_secs(10);
+/// Errors further apart than this are two interruptions.
+const APART: Duration = Duration::from_secs(60);
+
+/// One list to read: a kind, in one namespace or in all.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Part {
+    pub kind: Kind,
+    /// `None`: the whole cluster
+    pub namespace: Option<Arc<str>>,
+}
+
+/// Starts a watch for each kind (and namespace, where only some are to be read); returns the parts
+/// whose first list is needed. Dropping `tasks` stops them.
+pub(crate) fn start(
+    client: &kube::Client,
+    namespaces: &[String],
+    updates: &mpsc::Sender<Update>,
+    metrics: &Metrics,
+    tasks: &mut JoinSet<()>,
+) -> HashSet<Part> {
+    let all = namespaces.is_empty();
+    let mut begin = Begin { client, namespaces, updates, metrics, tasks, parts: HashSet::new() };
+    begin.namespaced::<Ingress>(config(), false);
+    begin.namespaced::<Service>(config(), false);
+    begin.namespaced::<Secret>(config().fields("type!=helm.sh/release.v1"), false);
+    begin.namespaced::<EndpointSlice>(config().labels("service.kubernetes.io/headless"), true);
+    // roles in some namespaces cannot allow kinds that have none
+    begin.cluster::<IngressClass>(config(), !all);
+    if all {
+        begin.cluster::<PartialObjectMeta<Namespace>>(config(), true);
+    }
+    begin.parts
+}
+
+fn config() -> watcher::Config {
+    watcher::Config::default().page_size(PAGE)
+}
+
+struct Begin<'a> {
+    client: &'a kube::Client,
+    namespaces: &'a [String],
+    updates: &'a mpsc::Sender<Update>,
+    metrics: &'a Metrics,
+    tasks: &'a mut JoinSet<()>,
+    parts: HashSet<Part>,
+}
+
+impl Begin<'_> {
+    fn namespaced<K>(&mut self, config: watcher::Config, optional: bool)
+    where
+        K: Watched<Scope = NamespaceResourceScope>,
+    {
+        let unreadable = Arc::default();
+        if self.namespaces.is_empty() {
+            self.spawn(
+                Api::<DeserializeGuard<K>>::all(self.client.clone()),
+                config,
+                None,
+                optional,
+                unreadable,
+            );
+            return;
+        }
+        for namespace in self.namespaces {
+            let api = Api::<DeserializeGuard<K>>::namespaced(self.client.clone(), namespace);
+            let namespace = Some(namespace.as_str().into());
+            self.spawn(api, config.clone(), namespace, optional, Arc::clone(&unreadable));
+        }
+    }
+
+    fn cluster<K: Watched<Scope = ClusterResourceScope>>(&mut self, config: watcher::Config, optional: bool) {
+        let api = Api::<DeserializeGuard<K>>::all(self.client.clone());
+        self.spawn(api, config, None, optional, Arc::default());
+    }
+
+    fn spawn<K: Watched>(
+        &mut self,
+        api: Api<DeserializeGuard<K>>,
+        config: watcher::Config,
+        namespace: Option<Arc<str>>,
+        optional: bool,
+        unreadable: Arc<Mutex<HashSet<Key>>>,
+    ) {
+        let part = Part { kind: K::KIND, namespace };
+        self.parts.insert(part.clone());
+        let watch = Watch {
+            part,
+            optional,
+            unreadable,
+            updates: self.updates.clone(),
+            metrics: self.metrics.clone(),
+        };
+        self.tasks.spawn(async move {
+            loop {
+                let stream = watcher(api.clone(), config.clone());
+                if AssertUnwindSafe(watch.follow::<K>(stream)).catch_unwind().await.is_ok() {
+                    return;
+                }
+                tracing::error!(kind = %K::KIND, "a watch broke off: starting it anew");
+                sleep(Duration::from_secs(1)).await;
+            }
+        });
+    }
+}
+
+/// One watch and where its news goes.
+pub(crate) struct Watch {
+    pub part: Part,
+    /// Whether the start may go on when RBAC refuses it.
+    pub optional: bool,
+    /// Objects of this kind that do not decode now, of all parts.
+    pub unreadable: Arc<Mutex<HashSet<Key>>>,
+    pub updates: mpsc::Sender<Update>,
+    pub metrics: Metrics,
+}
+
+impl Watch {
+    /// Follows the stream until it ends or nobody listens any more.
+    pub(crate) async fn follow<K: Watched>(
+        &self,
+        stream: impl Stream<Item = watcher::Result<Event<DeserializeGuard<K>>>>,
+    ) {
+        let mut stream = pin!(stream);
+        let mut list = Vec::new();
+        let mut listed = 0_usize;
+        let mut unreadable = HashSet::new();
+        let mut trouble = Trouble::default();
+        while let Some(event) = stream.next().await {
+            let update = match event {
+                // also sent ahead of each failing attempt: no sign of life
+                Ok(Event::Init) => {
+                    list.clear();
+                    listed = 0;
+                    unreadable.clear();
+                    None
+                }
+                Ok(Event::InitApply(object)) => {
+                    listed += 1;
+                    match read(object) {
+                        Ok(object) => list.push(object),
+                        Err(Unread::NotOurs(_)) => {}
+                        Err(Unread::Broken(key, error)) => {
+                            warn_unreadable::<K>(&key, &error);
+                            unreadable.insert(key);
+                        }
+                    }
+                    None
+                }
+                Ok(Event::InitDone) => {
+                    trouble.over(&self.part);
+                    self.renew_unreadable(std::mem::take(&mut unreadable));
+                    tracing::info!(
+                        kind = %self.part.kind,
+                        namespace = self.part.namespace.as_deref(),
+                        count = listed,
+                        "watch synced"
+                    );
+                    Some(Update::List { part: self.part.clone(), objects: std::mem::take(&mut list) })
+                }
+                Ok(Event::Apply(object)) => {
+                    trouble.over(&self.part);
+                    self.one(object)
+                }
+                Ok(Event::Delete(object)) => {
+                    trouble.over(&self.part);
+                    self.readable(&key_of(&object));
+                    match read(object) {
+                        Ok(object) => Some(Update::Remove(object.name())),
+                        Err(Unread::NotOurs(name)) => name.map(Update::Remove),
+                        Err(Unread::Broken(key, _)) => K::name_of(key).map(Update::Remove),
+                    }
+                }
+                Err(error) => {
+                    let (update, pause) = self.failed::<K>(&mut trouble, &error);
+                    if let Some(update) = update
+                        && self.updates.send(update).await.is_err()
+                    {
+                        return;
+                    }
+                    sleep(pause).await;
+                    None
+                }
+            };
+            if let Some(update) = update
+                && self.updates.send(update).await.is_err()
+            {
+                return;
+            }
+        }
+    }
+
+    fn one<K: Watched>(&self, object: DeserializeGuard<K>) -> Option<Update> {
+        let key = key_of(&object);
+        match read(object) {
+            Ok(object) => {
+                self.readable(&key);
+                Some(Update::Apply(object))
+            }
+            Err(Unread::NotOurs(name)) => name.map(Update::Remove),
+            Err(Unread::Broken(key, error)) => {
+                warn_unreadable::<K>(&key, &error);
+                let mut broken = self.unreadable.lock().unwrap_or_else(PoisonError::into_inner);
+                broken.insert(key);
+                self.count(broken.len());
+                None
+            }
+        }
+    }
+
+    /// What to hand on after an error, and how long to wait.
+    fn failed<K: Watched>(
+        &self,
+        trouble: &mut Trouble,
+        error: &watcher::Error,
+    ) -> (Option<Update>, Duration) {
+        if let Some(status) = status(error)
+            && (status.code == 403 || status.is_forbidden())
+        {
+            if std::mem::replace(&mut trouble.refused, true) {
+                return (None, jitter(REFUSED_RETRY));
+            }
+            let (group, plural) = (K::group(&()), K::plural(&()));
+            tracing::error!(
+                kind = %self.part.kind,
+                namespace = self.part.namespace.as_deref(),
+                error = %status.message,
+                "not allowed to read {plural}: {} the role needs the rule \
+                 apiGroups [\"{group}\"], resources [\"{plural}\"], verbs [\"list\", \"watch\"]",
+                if self.optional { "going on without;" } else { "waiting;" }
+            );
+            let update = self.optional.then(|| Update::Refused(self.part.clone()));
+            return (update, jitter(REFUSED_RETRY));
+        }
+        let (first, pause) = trouble.next();
+        if first {
+            self.metrics.interrupted(self.part.kind);
+            tracing::warn!(
+                kind = %self.part.kind,
+                namespace = self.part.namespace.as_deref(),
+                %error,
+                "watch interrupted"
+            );
+        }
+        (None, pause)
+    }
+
+    fn readable(&self, key: &Key) {
+        let mut broken = self.unreadable.lock().unwrap_or_else(PoisonError::into_inner);
+        if broken.remove(key) {
+            self.count(broken.len());
+        }
+    }
+
+    fn renew_unreadable(&self, fresh: HashSet<Key>) {
+        let mut broken = self.unreadable.lock().unwrap_or_else(PoisonError::into_inner);
+        if broken.is_empty() && fresh.is_empty() {
+            return;
+        }
+        match &self.part.namespace {
+            Some(namespace) => broken.retain(|key| key.namespace != *namespace),
+            None => broken.clear(),
+        }
+        broken.extend(fresh);
+        self.count(broken.len());
+    }
+
+    fn count(&self, broken: usize) {
+        self.metrics.in_error(self.part.kind.as_str(), "Undecodable", broken);
+    }
+}
+
+enum Unread {
+    /// Of a sort that is not kept; what was known under the name is no more.
+    NotOurs(Option<Name>),
+    Broken(Key, String),
+}
+
+fn read<K: Watched>(object: DeserializeGuard<K>) -> Result<Object, Unread> {
+    let key = key_of(&object);
+    match object.0 {
+        Ok(object) => object.reduce().map_err(Unread::NotOurs),
+        Err(invalid) => Err(Unread::Broken(key, invalid.error)),
+    }
+}
+
+fn key_of<K: Watched>(object: &DeserializeGuard<K>) -> Key {
+    use kube::Resource as _;
+    let meta = object.meta();
+    Key {
+        namespace: meta.namespace.as_deref().unwrap_or_default().into(),
+        name: meta.name.as_deref().unwrap_or_default().into(),
+    }
+}
+
+fn warn_unreadable<K: Watched>(key: &Key, error: &str) {
+    // the decoder's words can quote the object
+    let error = if K::KIND == Kind::Secret { "(withheld)" } else { error };
+    tracing::warn!(
+        kind = %K::KIND, namespace = %key.namespace, name = %key.name, error,
+        "an object cannot be decoded and is left out"
+    );
+}
+
+fn status(error: &watcher::Error) -> Option<&Status> {
+    match error {
+        watcher::Error::InitialListFailed(kube::Error::Api(status))
+        | watcher::Error::WatchStartFailed(kube::Error::Api(status))
+        | watcher::Error::WatchFailed(kube::Error::Api(status)) => Some(status),
+        watcher::Error::WatchError(status) => Some(status),
+        _ => None,
+    }
+}
+
+/// How long a watch has been failing.
+#[derive(Default)]
+struct Trouble {
+    last: Option<Instant>,
+    attempts: u32,
+    refused: bool,
+}
+
+impl Trouble {
+    /// Whether this is a new interruption, and the pause before the next attempt.
+    fn next(&mut self) -> (bool, Duration) {
+        let now = Instant::now();
+        let first = self.last.is_none_or(|last| now.duration_since(last) > APART);
+        self.attempts = if first { 0 } else { self.attempts.saturating_add(1) };
+        self.last = Some(now);
+        // A gentle growth: a server that comes back within a few seconds is found within two.
+        let grown = FIRST_RETRY.as_secs_f64() * 1.5f64.powi(self.attempts.min(16) as i32);
+        (first, jitter(Duration::from_secs_f64(grown.min(LAST_RETRY.as_secs_f64()))))
+    }
+
+    /// The server answers.
+    fn over(&mut self, part: &Part) {
+        if self.last.is_some() || self.refused {
+            tracing::info!(kind = %part.kind, namespace = part.namespace.as_deref(), "watch goes on");
+            *self = Self::default();
+        }
+    }
+}
+
+/// Between 80 and 100 % of it, so that Pods do not come back in step.
+fn jitter(pause: Duration) -> Duration {
+    let random = (RandomState::new().hash_one(0u8) % 1000) as f64 / 1000.0;
+    pause.mul_f64(0.8 + 0.2 * random)
+}
+
+#[cfg(test)]
+mod tests;
