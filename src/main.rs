@@ -3,6 +3,7 @@
 //! This crate is the composition root: the only code that knows the controller and the proxy.
 
 mod admin;
+mod allocator;
 mod app;
 mod args;
 mod demo;
@@ -13,7 +14,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 #[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+static ALLOCATOR: allocator::Allocator = allocator::Allocator;
 
 fn main() -> ExitCode {
     let settings = match args::parse(std::env::args_os()) {

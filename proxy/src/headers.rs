@@ -189,7 +189,7 @@ pub fn clean_response(response: &mut ResponseHeader) -> Reply {
             .iter()
             .flat_map(|value| value.as_bytes().split(|b| *b == b','))
             .map(<[u8]>::trim_ascii)
-            .filter(|t| !t.eq_ignore_ascii_case(b"close") && !t.eq_ignore_ascii_case(b"upgrade"))
+            .filter(|t| ![&b"close"[..], b"keep-alive", b"upgrade"].iter().any(|w| t.eq_ignore_ascii_case(w)))
             .filter_map(|token| HeaderName::from_bytes(token).ok())
             .filter(|name| *name != CONTENT_LENGTH && *name != TRANSFER_ENCODING);
         hops.extend(named);
