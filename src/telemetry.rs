@@ -16,7 +16,9 @@ pub fn start(sink: LogSink, level: LevelFilter, json: bool) {
     let targets = Targets::new()
         .with_default(level)
         .with_target("hyper", others)
-        .with_target("kube", others)
+        // Both log every retry; the controller says once that a watch is interrupted.
+        .with_target("kube_client", LevelFilter::OFF)
+        .with_target("kube_runtime", LevelFilter::OFF)
         .with_target("tower", others)
         .with_target("hickory", LevelFilter::OFF);
     let layer = fmt::layer().with_writer(Lines(sink)).with_target(false);

@@ -2,7 +2,6 @@
 //!
 //! One change goes from `watch` (or `manifests`) as an `update` to `rebuild`, which owns the
 //! `cluster`, has `translate` make routes of it, and publishes; `events` tell users of mistakes.
-#![allow(missing_docs)] // until the crate is whole
 
 pub mod annotations;
 mod client;

@@ -260,6 +260,7 @@ impl Mistakes {
     fn start_over(&mut self) {
         if !self.standing.is_empty() {
             self.before = std::mem::take(&mut self.standing);
+            self.moved = true;
         }
     }
 

@@ -361,7 +361,7 @@ impl Trouble {
         self.attempts = if first { 0 } else { self.attempts.saturating_add(1) };
         self.last = Some(now);
         // A gentle growth: a server that comes back within a few seconds is found within two.
-        let grown = FIRST_RETRY.as_secs_f64() * 1.5f64.powi(self.attempts.min(16) as i32);
+        let grown = FIRST_RETRY.as_secs_f64() * 1.3f64.powi(self.attempts.min(16) as i32);
         (first, jitter(Duration::from_secs_f64(grown.min(LAST_RETRY.as_secs_f64()))))
     }
 

@@ -256,6 +256,27 @@ async fn mistakes_are_counted_for_as_long_as_they_stand() {
     assert_eq!(count(), Some(0.0));
 }
 
+#[test]
+fn after_a_new_start_only_what_is_found_again_stands() {
+    let (metrics, registry) = metrics();
+    let events = Events::none(metrics.clone());
+    let outcome = |name: &str| Outcome {
+        source: ResourceRef::new(Kind::Ingress, "shop", name),
+        uid: "uid".into(),
+        resource_version: "1".into(),
+        findings: [Finding { reason: Reason::InvalidAnnotation, field: "f".into(), message: "m".into() }]
+            .into(),
+    };
+    let mut mistakes = Mistakes::default();
+    mistakes.tell(outcome("a"), &events);
+    mistakes.tell(outcome("b"), &events);
+    mistakes.count(&metrics);
+    mistakes.start_over();
+    mistakes.tell(outcome("b"), &events);
+    mistakes.count(&metrics);
+    assert_eq!(value(&registry, "object_errors", &["ingress", "InvalidAnnotation"]), Some(1.0));
+}
+
 #[tokio::test(start_paused = true)]
 async fn it_ends_with_its_sources() {
     let Bench { updates, task, .. } = bench(&[part(Kind::Ingress)]);

@@ -83,7 +83,7 @@ fn secret(key: Key, crt: &[u8], private: &[u8]) -> SecretObject {
     }
 }
 
-const NAMESPACES: [&str; 3] = ["a", "b", "c"];
+const NAMESPACES: [&str; 2] = ["a", "b"];
 const NAMES: [&str; 4] = ["w", "x", "y", "z"];
 const HOSTS: [&str; 8] =
     ["one.example.com", "two.example.com", "*.example.com", "", "ONE.example.com", "bad..host", "other.test", "*.test"];
@@ -107,8 +107,9 @@ fn random_ingress(rng: &mut Lcg) -> IngressObject {
     object.key = random_key(rng, &NAMES);
     object.created = rng.next(3) as i64;
     object.class = (!rng.one_in(8)).then(|| rng.pick(&["tak-os", "tak-os", "tak-os", "other"]).into());
+    let known = if rng.one_in(3) { HOSTS.len() } else { 3 };
     let tls = (0..rng.next(3)).map(|_| Tls {
-        hosts: (0..rng.next(3)).map(|_| rng.pick(&HOSTS).into()).collect(),
+        hosts: (0..rng.next(3)).map(|_| rng.pick(&HOSTS[..known]).into()).collect(),
         secret: (!rng.one_in(3)).then(|| rng.pick(&["s1", "s2"]).into()),
     });
     object.tls = tls.collect();
@@ -143,7 +144,7 @@ fn random_slice(rng: &mut Lcg) -> (Key, SliceObject) {
 const SECRETS: [&str; 5] = ["s1", "s2", "w-tls-0", "x-tls-0", "x-tls-1"];
 
 fn random_secret(rng: &mut Lcg, pairs: &[(Vec<u8>, Vec<u8>)]) -> SecretObject {
-    let (n, wrong) = (rng.next(pairs.len()), rng.one_in(3));
+    let (n, wrong) = (rng.next(pairs.len()), rng.one_in(4));
     let other = if wrong { (n + 1) % pairs.len() } else { n };
     secret(random_key(rng, &SECRETS), &pairs[n].0, &pairs[other].1)
 }
@@ -152,7 +153,7 @@ fn random_secret(rng: &mut Lcg, pairs: &[(Vec<u8>, Vec<u8>)]) -> SecretObject {
 fn random_changes(rng: &mut Lcg, cluster: &mut Cluster, pairs: &[(Vec<u8>, Vec<u8>)]) -> Dirty {
     let mut dirty = Dirty::default();
     for _ in 0..1 + rng.next(4) {
-        match rng.next(12) {
+        match rng.next(14) {
             0..=3 => cluster.apply_ingress(random_ingress(rng), &mut dirty),
             4 => cluster.remove_ingress(&random_key(rng, &NAMES), &mut dirty),
             5 => cluster.apply_service(random_service(rng), &mut dirty),
@@ -161,7 +162,7 @@ fn random_changes(rng: &mut Lcg, cluster: &mut Cluster, pairs: &[(Vec<u8>, Vec<u
                 let (service, slice) = random_slice(rng);
                 cluster.apply_slice(service, slice, &mut dirty);
             }
-            8 => cluster.apply_secret(random_secret(rng, pairs), &mut dirty),
+            8 | 12 | 13 => cluster.apply_secret(random_secret(rng, pairs), &mut dirty),
             9 => cluster.remove_secret(&random_key(rng, &SECRETS), &mut dirty),
             10 => {
                 let controller = rng.pick(&[class::CONTROLLER, class::CONTROLLER, "else/where"]).into();
@@ -243,7 +244,7 @@ fn any_sequence_of_changes_ends_where_a_fresh_translation_does() {
         let again = translator.translate(&cluster, &Dirty::everything());
         assert!(!again.changed && again.outcomes.is_empty(), "everything anew is the same");
     }
-    assert!(routes_seen > 5_000 && certs_seen > 500, "{routes_seen} {certs_seen}");
+    assert!(routes_seen > 5_000 && certs_seen > 250, "{routes_seen} {certs_seen}");
     for reason in [Reason::HostPathTaken, Reason::TlsHostTaken, Reason::InvalidTlsSecret, Reason::SecretNotFound] {
         assert!(reasons.contains(&reason), "{reason} in {reasons:?}");
     }
