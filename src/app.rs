@@ -45,11 +45,18 @@ impl From<anyhow::Error> for Failure {
 }
 
 /// Runs until SIGTERM or SIGINT.
-pub fn run(settings: Settings) -> Result<(), Failure> {
+pub fn run(mut settings: Settings) -> Result<(), Failure> {
     raise_open_files();
     // Sockets first: a busy port must be known before anything else exists.
     let bound = Bound::new(&settings.proxy)?;
     let metrics_listener = bind(settings.proxy.bind_address, settings.metrics_port, "--metrics-port")?;
+
+    if matches!(settings.mode, Mode::Demo) {
+        // The demo is asked at the very port it listens on, which may have been any free one.
+        settings.proxy.http_port = port(&bound.http)?;
+        settings.proxy.https_port = port(&bound.https)?;
+        settings.proxy.redirect_port = Some(settings.proxy.https_port);
+    }
 
     let registry = Registry::new();
     let metrics = ingress_proxy::Metrics::register(&registry).context("cannot register metrics")?;
@@ -176,6 +183,10 @@ impl Signals {
             _ = self.int.recv() => "SIGINT",
         }
     }
+}
+
+fn port(socket: &std::net::TcpListener) -> anyhow::Result<u16> {
+    Ok(socket.local_addr().context("a bound socket has no address")?.port())
 }
 
 fn source(settings: &Settings, control: &Runtime) -> Result<(Source, Option<demo::Demo>), Failure> {

@@ -355,7 +355,7 @@ impl Args {
                 bind_address: self.bind_address,
                 http_port,
                 https_port,
-                redirect_port: demo.then_some(https_port),
+                redirect_port: None,
                 threads,
                 max_header_size,
                 max_request_body_size: (self.max_request_body_size > 0).then_some(self.max_request_body_size),

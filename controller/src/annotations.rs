@@ -4,14 +4,14 @@
 //! that does not parse is a finding; the default stands in for it where that is safe, and where the
 //! annotation guards access the route is closed.
 
-pub mod access;
-pub mod auth;
-pub mod backend;
-pub mod cors;
-pub mod rate_limit;
-pub mod redirect;
-pub mod timeouts;
-pub mod tls;
+mod access;
+mod auth;
+pub(crate) mod backend;
+mod cors;
+mod rate_limit;
+mod redirect;
+mod timeouts;
+mod tls;
 
 use crate::finding::{Findings, Reason, quoted};
 use backend::Connection;
@@ -131,18 +131,19 @@ impl<'a> Reader<'a> {
 
     fn invalid(&mut self, row: &Annotation, value: &str) {
         let Annotation { key, accepts, default, .. } = row;
-        let message = format!("{} is not accepted, only {accepts}; the default {default} applies", quoted(value));
+        let message =
+            format!("{} is not accepted, only {accepts}; the default {default} applies", quoted(value));
         self.findings.add(Reason::InvalidAnnotation, *key, message);
     }
 
     fn unsupported(&mut self, row: &Annotation, consequence: &str) {
-        let message = format!("{} is not supported in this version; {consequence}", row.key);
+        let message = format!("not supported in this version; {consequence}");
         self.findings.add(Reason::UnsupportedAnnotation, row.key, message);
     }
 
     /// Says of a key that is there without a value that it does nothing.
     fn empty(&mut self, row: &Annotation) {
-        let message = format!("{} is empty and does nothing; accepted is {}", row.key, row.accepts);
+        let message = format!("is empty and does nothing; accepted is {}", row.accepts);
         self.findings.add(Reason::InvalidAnnotation, row.key, message);
     }
 
@@ -159,7 +160,7 @@ impl<'a> Reader<'a> {
             match nearest {
                 // other products share the platform's prefix: only a slip of the pen is ours
                 Some((distance, nearest)) if ours || (distance <= 2 && key.starts_with(PLATFORM_PREFIX)) => {
-                    let message = format!("there is no annotation {}; the nearest is {nearest}", quoted(key));
+                    let message = format!("there is no such annotation; the nearest is {nearest}");
                     self.findings.add(Reason::UnknownAnnotation, &**key, message);
                 }
                 _ => {}

@@ -60,9 +60,9 @@ pub enum Reason {
     TlsHostNotInRules,
     /// The host's certificate comes from another Ingress's, or another block's, Secret.
     TlsHostTaken,
-    /// The TLS Secret does not exist (yet); the fallback certificate is served.
+    /// The TLS Secret does not exist (yet); the fallback certificate is served, unless another one stands in.
     SecretNotFound,
-    /// The TLS Secret cannot be used; the fallback certificate is served.
+    /// The TLS Secret cannot be used; the fallback certificate is served, unless another one stands in.
     InvalidTlsSecret,
     /// The certificate is past its end of validity; it is served all the same.
     CertificateExpired,
@@ -94,7 +94,7 @@ pub struct Outcome {
 /// More than this nobody reads; the rest is counted.
 const MAX_FINDINGS: usize = 64;
 
-/// Findings as they come up. The same mistake in several places is told once, of the first.
+/// Findings as they come up.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Findings {
     found: Vec<Finding>,
@@ -106,10 +106,14 @@ impl Findings {
         self.push(Finding { reason, field: field.into(), message: message.into() });
     }
 
-    pub(crate) fn push(&mut self, finding: Finding) {
-        if self.found.iter().any(|f| (f.reason, &f.message) == (finding.reason, &finding.message)) {
-            return;
+    /// For a mistake that shows in many places: it is told of the first.
+    pub(crate) fn add_once(&mut self, reason: Reason, field: impl Into<Box<str>>, message: String) {
+        if !self.found.iter().any(|f| f.reason == reason && *f.message == *message) {
+            self.add(reason, field, message);
         }
+    }
+
+    pub(crate) fn push(&mut self, finding: Finding) {
         if self.found.len() < MAX_FINDINGS {
             self.found.push(finding);
         } else {
@@ -152,10 +156,10 @@ mod tests {
     }
 
     #[test]
-    fn equal_mistakes_are_told_once_and_a_flood_is_bounded() {
+    fn a_mistake_in_many_places_is_told_once_and_a_flood_is_bounded() {
         let mut findings = Findings::default();
-        findings.add(Reason::ServiceNotFound, "a", "gone");
-        findings.add(Reason::ServiceNotFound, "b", "gone");
+        findings.add_once(Reason::ServiceNotFound, "a", "gone".into());
+        findings.add_once(Reason::ServiceNotFound, "b", "gone".into());
         assert_eq!(findings.clone().finish().len(), 1);
         for i in 0..100 {
             findings.add(Reason::InvalidPath, "x", i.to_string());

@@ -93,7 +93,8 @@ async fn run_once(config: &Config, publisher: &mut Publisher, metrics: &Metrics,
             if !status.published() {
                 status.await_files();
             }
-            tasks.spawn(manifests::follow(dir.clone(), sender.clone(), metrics.clone()));
+            let only = config.watch_namespaces.iter().map(|n| n.as_str().into()).collect();
+            tasks.spawn(manifests::follow(dir.clone(), only, sender.clone(), metrics.clone()));
             (Awaited { parts: HashSet::new(), files: true }, Events::none(metrics.clone()))
         }
     };

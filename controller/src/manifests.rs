@@ -12,6 +12,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::panic::catch_unwind;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval};
@@ -22,17 +23,24 @@ const PATIENCE: u32 = 3;
 /// Deeper folders are taken for a loop of links.
 const MAX_DEPTH: usize = 16;
 
-/// Follows the folder for as long as somebody listens.
-pub(crate) async fn follow(dir: PathBuf, updates: mpsc::Sender<Update>, metrics: Metrics) {
+/// Follows the folder for as long as somebody listens. Where `only` names namespaces, the objects of
+/// others are left out.
+pub(crate) async fn follow(
+    dir: PathBuf,
+    only: HashSet<Arc<str>>,
+    updates: mpsc::Sender<Update>,
+    metrics: Metrics,
+) {
     let mut folder = Folder::new(dir, metrics);
     let mut clock = interval(LOOK);
     clock.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         clock.tick().await;
-        if let Some(objects) = folder.look()
-            && updates.send(Update::Files(objects)).await.is_err()
-        {
-            return;
+        if let Some(mut objects) = folder.look() {
+            objects.retain(|o| only.is_empty() || o.name().namespace().is_none_or(|n| only.contains(n)));
+            if updates.send(Update::Files(objects)).await.is_err() {
+                return;
+            }
         }
     }
 }

@@ -185,9 +185,8 @@ impl Translator {
         let object = cluster.ingresses.get(&key).filter(|object| self.class.serves(object, &self.settings));
         let old = self.ingresses.remove(&key);
         let (old_declared, told) = old.map_or((None, Box::default()), |old| (Some(old.declared), old.told));
-        let declared = object.map(|object| {
-            self.shared.declare(object, old_declared.as_ref(), cluster, &self.settings, now)
-        });
+        let declared = object
+            .map(|object| self.shared.declare(object, old_declared.as_ref(), cluster, &self.settings, now));
         let none = Declared::default();
         let (old, new) = (old_declared.as_ref().unwrap_or(&none), declared.as_ref().unwrap_or(&none));
         self.by_service.change(&key, &old.services, &new.services, |_| {});

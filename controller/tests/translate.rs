@@ -59,8 +59,8 @@ fn run(dir: &Path) -> String {
     let mut state: Option<(Cluster, Translator)> = None;
     for (n, file) in steps(dir).into_iter().enumerate() {
         let text = fill_in(&fs::read_to_string(&file).unwrap(), &mut pairs);
-        let (cluster, translator) =
-            state.get_or_insert_with(|| (Cluster::default(), Translator::with_clock(settings(&text), || NOW)));
+        let (cluster, translator) = state
+            .get_or_insert_with(|| (Cluster::default(), Translator::with_clock(settings(&text), || NOW)));
         let mut dirty = Dirty::default();
         replace(cluster, &text, &mut dirty);
         let translation = translator.translate(cluster, &dirty);
@@ -206,7 +206,8 @@ fn line(route: &Route) -> String {
     }
     if route.policy.timeouts != Timeouts::default() {
         let Timeouts { connect, read, send } = route.policy.timeouts;
-        let shown = [connect, read, send].map(|t| t.map_or_else(|| "none".into(), |t| t.as_secs().to_string()));
+        let shown =
+            [connect, read, send].map(|t| t.map_or_else(|| "none".into(), |t| t.as_secs().to_string()));
         write!(line, " timeouts={}", shown.join("/")).unwrap();
     }
     line
@@ -239,7 +240,8 @@ fn tell(out: &mut String, outcome: &Outcome) {
         writeln!(out, "! {}: all is well", outcome.source).unwrap();
     }
     for finding in &outcome.findings {
-        writeln!(out, "! {} {} {}: {}", outcome.source, finding.reason, finding.field, finding.message).unwrap();
+        writeln!(out, "! {} {} {}: {}", outcome.source, finding.reason, finding.field, finding.message)
+            .unwrap();
     }
 }
 

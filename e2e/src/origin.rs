@@ -269,7 +269,9 @@ async fn accept(
         let Ok((stream, _)) = listener.accept().await else { return };
         let _ = stream.set_nodelay(true);
         shared.accepts.fetch_add(1, Ordering::SeqCst);
-        let (service, shared, closing) = (service.clone(), shared.clone(), closing.clone());
+        let (service, shared, mut closing) = (service.clone(), shared.clone(), closing.clone());
+        // What was asked of earlier connections does not concern this one.
+        closing.mark_unchanged();
         let open = Open::new(shared.clone());
         connections.spawn(async move {
             let _open = open;

@@ -49,7 +49,9 @@ async fn edits_of_some_hosts_disturb_no_other() {
     objects.push(tls_secret_yaml("churn", "tls", &ca.leaf(&[stable[0]], KeyKind::EcP256Sec1)));
     let host = |i: usize| format!("edited-{i}.example.com");
     for i in 0..EDITED {
-        objects.push(Ingress::new("churn", &format!("edited-{i}")).prefix(&host(i), "/0", "blue", "http").yaml());
+        objects.push(
+            Ingress::new("churn", &format!("edited-{i}")).prefix(&host(i), "/0", "blue", "http").yaml(),
+        );
     }
     cluster.apply(&join(objects)).await;
     let product = serve(&account(&cluster, "churn").await, &dns, &["--access-log=false"]).await;
@@ -121,7 +123,10 @@ async fn edits_of_some_hosts_disturb_no_other() {
         () = counting => unreachable!("it counts until the edits end"),
     }
     let took = begin.elapsed();
-    assert!(took < Duration::from_secs(2 * SECONDS as u64), "the edits came at half the rate or less: {took:?}");
+    assert!(
+        took < Duration::from_secs(2 * SECONDS as u64),
+        "the edits came at half the rate or less: {took:?}"
+    );
 
     let last_of = |i: usize| (1..=PER_SECOND * SECONDS).rev().find(|n| n % EDITED == i).unwrap();
     let end = within(SOON, async || {

@@ -5,8 +5,8 @@ mod cluster_scene;
 use std::time::Duration;
 
 use cluster_scene::{
-    Ingress, PREFIX, SOON, account, answer_of, backend, becomes, events_on, external_service, join, later_than,
-    logged, namespace, reaches, requests_of, serve, service, shared, warned,
+    Ingress, PREFIX, SOON, account, answer_of, backend, becomes, events_on, external_service, join,
+    later_than, logged, namespace, reaches, requests_of, serve, service, shared, warned,
 };
 use ingress_e2e::client;
 use ingress_e2e::dns::DnsServer;
@@ -96,8 +96,10 @@ async fn annotation_mistakes_name_the_key_and_what_is_accepted() {
         let key = if key.contains('/') { (*key).to_owned() } else { format!("{PREFIX}{key}") };
         let words: Vec<&str> = words.iter().copied().chain([key.as_str()]).collect();
         scene.warns(&scene.sound(&name).annotation(&key, value), &name, reason, &words).await;
-        eventually(SOON, async || (answer_of(&scene.product, &scene.host(&name), "/").await == *answer).then_some(()))
-            .await;
+        eventually(SOON, async || {
+            (answer_of(&scene.product, &scene.host(&name), "/").await == *answer).then_some(())
+        })
+        .await;
         assert_eq!(answer_of(&scene.product, &scene.host("sound"), "/").await, "web", "after {key}");
     }
     let body = client::get(scene.product.http(), &scene.host("mistake-9"), "/").await;
@@ -117,14 +119,18 @@ async fn mistakes_in_rules_name_the_field() {
     // The message lists the ports that there are.
     let port = scene._web.port().to_string();
     let number = scene.bare("no-number").prefix(&host("no-number"), "/", "web", 1);
-    scene.warns(&number, "no-number", "ServicePortNotFound", &["spec.rules[0]", "rules/web", &port, "http"]).await;
+    scene
+        .warns(&number, "no-number", "ServicePortNotFound", &["spec.rules[0]", "rules/web", &port, "http"])
+        .await;
     let name = scene.bare("no-name").prefix(&host("no-name"), "/", "web", "htp");
     scene.warns(&name, "no-name", "ServicePortNotFound", &["\"htp\"", &port, "http"]).await;
     becomes(&scene.product, &host("no-name"), "/", 502).await;
 
     // Of three paths one cannot be matched: that one is left out.
     for (i, (path, words)) in
-        [("/a/%2e%2e/b", "dot segment"), ("/a#b", "octet"), ("/caf\u{e9}", "octet"), ("/a?b=c", "query")].iter().enumerate()
+        [("/a/%2e%2e/b", "dot segment"), ("/a#b", "octet"), ("/caf\u{e9}", "octet"), ("/a?b=c", "query")]
+            .iter()
+            .enumerate()
     {
         let name = format!("path-{i}");
         let three = scene
@@ -158,7 +164,9 @@ async fn mistakes_in_tls_blocks_name_the_secret_or_host() {
     let mixed = ingress_e2e::pki::Leaf { cert_pem: one.cert_pem, key_pem: two.key_pem };
     shared().await.apply(&tls_secret_yaml("blocks", "crossed", &mixed)).await;
     let crossed = scene.sound("crossed").tls(&[&scene.host("crossed")], "crossed");
-    scene.warns(&crossed, "crossed", "InvalidTlsSecret", &["blocks/crossed", "tls.key", "does not belong"]).await;
+    scene
+        .warns(&crossed, "crossed", "InvalidTlsSecret", &["blocks/crossed", "tls.key", "does not belong"])
+        .await;
     for name in ["missing", "crossed"] {
         becomes(&scene.product, &scene.host(name), "/", 308).await;
     }
@@ -192,7 +200,8 @@ async fn repeated_changes_do_not_flood() {
         // The mistake comes and goes, which is a new occasion each time.
         if i % 10 == 0 {
             cluster.apply(&scene.sound("bad").yaml()).await;
-            let mended = || logged(&scene.product, "no more mistakes in the object", "object", "ingress/flood/bad");
+            let mended =
+                || logged(&scene.product, "no more mistakes in the object", "object", "ingress/flood/bad");
             eventually(SOON, async || (mended() == i / 10).then_some(())).await;
         }
     }

@@ -156,7 +156,8 @@ async fn a_deletion_missed_while_cut_off_takes_effect() {
     relay.open();
     becomes_within(RECONNECTED, &product, "by-list.example.com", "/", 404).await;
     reaches(&product, "late.example.com", "/", "web").await;
-    assert!(lists(&product, "ingress") > before, "it was a list that said so");
+    // It was a list that said so.
+    eventually(SOON, async || (lists(&product, "ingress") > before).then_some(())).await;
     load.all_well().await;
 }
 
@@ -248,7 +249,8 @@ async fn it_is_not_ready_before_the_first_full_list() {
         (status, body)
     };
     // No API server at all.
-    eventually(SOON, async || (logged(&product, "watch interrupted", "kind", "ingress") > 0).then_some(())).await;
+    eventually(SOON, async || (logged(&product, "watch interrupted", "kind", "ingress") > 0).then_some(()))
+        .await;
     let (status, body) = pending().await;
     assert_eq!(status, 503);
     for kind in ["ingress", "service", "secret", "first snapshot"] {
@@ -275,6 +277,30 @@ async fn it_is_not_ready_before_the_first_full_list() {
         assert_eq!(answer_of(&product, &format!("many-{i}.example.com"), "/").await, "web");
     }
     assert!(client::served_certificate(product.https(), Some(HOSTS[2])).await.is(&shop.leaf));
+}
+
+#[tokio::test]
+async fn an_outage_is_logged_once_for_each_watch() {
+    let cluster = Cluster::start().await;
+    let shop = Shop::open(&cluster).await;
+    let relay = Relay::to(&cluster).await;
+    let kubeconfig = relay.kubeconfig(&account(&cluster, "outage").await);
+    let product = serve(&kubeconfig, &shop.dns, &[]).await;
+    shop.serves(&product).await;
+    let loud = || {
+        let log = product.log();
+        log.into_iter()
+            .filter(|entry| matches!(entry["level"].as_str(), Some("WARN" | "ERROR")))
+            .collect::<Vec<_>>()
+    };
+    assert!(loud().is_empty(), "{:#?}", loud());
+    relay.cut();
+    let before = relay.accepts();
+    // Five attempts and more for each of the six kinds.
+    eventually(Duration::from_secs(30), async || (relay.accepts() >= before + 40).then_some(())).await;
+    let said = loud();
+    assert!(said.iter().any(|entry| entry["message"] == "watch interrupted"), "{said:#?}");
+    assert!(said.len() <= 6, "{} lines, of which the last: {:#?}", said.len(), said.last());
 }
 
 /// Ingresses `many-0` and so on, each with a host of its own.

@@ -6,9 +6,9 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use cluster_scene::{
-    Audited, Ingress, SOON, account, account_with, backend, becomes, becomes_within, fallback, grant, grant_in,
-    in_force, join, logged, namespace, reaches, requests_of, rules, rules_without, serve, service, shared, shows,
-    start, warned,
+    Audited, Ingress, SOON, account, account_with, backend, becomes, becomes_within, fallback, grant,
+    grant_in, in_force, join, logged, namespace, reaches, requests_of, rules, rules_without, serve, service,
+    shared, shows, start, warned,
 };
 use ingress_e2e::client;
 use ingress_e2e::cluster::Cluster;
@@ -40,10 +40,15 @@ impl Shop {
         let (host, bad_host) = (shop.host("web"), shop.host("bad"));
         let ingresses = [
             Ingress::new(name, "web").prefix(&host, "/", "web", "http").tls(&[&host], "tls"),
-            Ingress::new(name, "bad").annotation("proxy-read-timeout", "soon").prefix(&bad_host, "/", "web", "http"),
+            Ingress::new(name, "bad")
+                .annotation("proxy-read-timeout", "soon")
+                .prefix(&bad_host, "/", "web", "http"),
         ];
-        let objects =
-            [namespace(name), service(name, "web", &[("http", shop._web.port())]), tls_secret_yaml(name, "tls", &shop.leaf)];
+        let objects = [
+            namespace(name),
+            service(name, "web", &[("http", shop._web.port())]),
+            tls_secret_yaml(name, "tls", &shop.leaf),
+        ];
         cluster.apply(&join(objects.into_iter().chain(ingresses.map(|i| i.yaml())))).await;
         shop
     }
@@ -94,7 +99,8 @@ fn out_of_bounds(requests: &[Audited]) -> Vec<&Audited> {
         let event = matches!(verb, "create" | "patch") && what == "events.k8s.io/events";
         // The test's own question, under this account.
         let own = what.starts_with("authorization.k8s.io/selfsubjectaccessreviews");
-        let absent = request.code == 404 && (what.starts_with("gateway.") || what.starts_with("cert-manager."));
+        let absent =
+            request.code == 404 && (what.starts_with("gateway.") || what.starts_with("cert-manager."));
         let repeated_event = event && request.code == 409;
         let answered = request.code < 400 || absent || repeated_event;
         request.decision == "allow" && answered && (discovery || read || event || own)
@@ -124,7 +130,10 @@ async fn the_guides_role_is_enough_and_nothing_else_is_tried() {
         "secrets",
         "discovery.k8s.io/endpointslices",
     ] {
-        assert!(seen.contains(&("list", kind)) && seen.contains(&("watch", kind)), "{kind} is read: {seen:?}");
+        assert!(
+            seen.contains(&("list", kind)) && seen.contains(&("watch", kind)),
+            "{kind} is read: {seen:?}"
+        );
     }
     assert!(seen.contains(&("create", "events.k8s.io/events")), "{seen:?}");
     assert_eq!(rule_lines(&product, "events"), 0);
@@ -149,7 +158,9 @@ async fn without_the_rule_for_events_only_events_are_missing() {
     for i in 0..5 {
         let name = format!("bad-{i}");
         let host = shop.host(&name);
-        let ingress = Ingress::new("no-events", &name).annotation("ssl-redirect", "maybe").prefix(&host, "/", "web", "http");
+        let ingress = Ingress::new("no-events", &name)
+            .annotation("ssl-redirect", "maybe")
+            .prefix(&host, "/", "web", "http");
         cluster.apply(&ingress.yaml()).await;
         reaches(&product, &host, "/", "web").await;
         let object = format!("ingress/no-events/{name}");
@@ -254,8 +265,11 @@ async fn roles_in_the_watched_namespaces_are_enough() {
     let host = theirs.host("web");
     assert_eq!(client::served_certificate(product.https(), Some(&host)).await.certificate, own.certificate);
     // IngressClasses have no namespace: that a Role cannot allow them is expected, and nothing else is refused.
-    let refused: BTreeSet<String> =
-        requests_of(cluster, "rbac-narrow").into_iter().filter(|r| r.decision != "allow").map(|r| r.what).collect();
+    let refused: BTreeSet<String> = requests_of(cluster, "rbac-narrow")
+        .into_iter()
+        .filter(|r| r.decision != "allow")
+        .map(|r| r.what)
+        .collect();
     assert_eq!(refused, BTreeSet::from(["networking.k8s.io/ingressclasses".to_owned()]));
 }
 

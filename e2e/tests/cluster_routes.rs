@@ -7,8 +7,8 @@ use std::net::IpAddr;
 
 use cluster_scene::{
     DNS_BOUND, Ingress, SOON, account, account_with, answer_of, backend, becomes, becomes_within, events_on,
-    external_service, ingress_class, join, later_than, namespace, reaches, reaches_within, requests_of, serve,
-    service, service_name, shared, warned,
+    external_service, ingress_class, join, later_than, namespace, reaches, reaches_within, requests_of,
+    serve, service, service_name, shared, warned,
 };
 use ingress_e2e::client;
 use ingress_e2e::dns::DnsServer;
@@ -43,7 +43,11 @@ async fn an_ingress_appears_changes_and_goes_live() {
     cluster.apply(&join([namespace("live"), secret, service, at_root.yaml()])).await;
     reaches(&product, host, "/", "web").await;
     let answer = client::get(product.http(), host, "/deep/path?x=%2F").await;
-    assert_eq!(answer.json()["request_line"], "GET /deep/path?x=%2F HTTP/1.1", "the path is passed on as it came");
+    assert_eq!(
+        answer.json()["request_line"],
+        "GET /deep/path?x=%2F HTTP/1.1",
+        "the path is passed on as it came"
+    );
     assert_eq!(answer.echoed("host"), [host]);
     assert!(dns.queries(&service_name("live", "web")) > 0, "the Service's name is what is looked up");
 
@@ -174,7 +178,12 @@ async fn class_field_annotation_and_flag_decide() {
     let lax = serve(&kubeconfig, &dns, &["--process-without-class"]).await;
 
     let on = |name: &str, class: Option<&str>| {
-        Ingress::new("class", name).class(class).prefix(&format!("{name}.class.example.com"), "/", "web", "http")
+        Ingress::new("class", name).class(class).prefix(
+            &format!("{name}.class.example.com"),
+            "/",
+            "web",
+            "http",
+        )
     };
     const LEGACY: &str = "kubernetes.io/ingress.class";
     let field = on("field", Some("tak-os"));
@@ -224,7 +233,12 @@ async fn the_default_class_is_a_field_by_the_time_we_see_it() {
     let web = backend(&dns, "default", "web", [127, 0, 0, 2]).await;
     let kubeconfig = account(&cluster, "routes-default").await;
     let product = serve(&kubeconfig, &dns, &[]).await;
-    cluster.apply(&join([service("default", "web", &[("http", web.port())]), ingress_class("tak-os", OURS, true)])).await;
+    cluster
+        .apply(&join([
+            service("default", "web", &[("http", web.port())]),
+            ingress_class("tak-os", OURS, true),
+        ]))
+        .await;
     let ingresses: Api<IngressObject> = Api::namespaced(cluster.admin().await, "default");
     let ingress = Ingress::new("default", "web").class(None).prefix(host, "/", "web", "http");
     // The admission plugin learns of the class through a watch.
@@ -245,7 +259,8 @@ async fn a_class_of_another_controller_is_not_served() {
     let web = backend(&dns, "tenant", "web", [127, 0, 0, 2]).await;
     let kubeconfig = account(cluster, "routes-tenant").await;
     let product = serve(&kubeconfig, &dns, &["--ingress-class=tak-os-tenant"]).await;
-    let field = Ingress::new("tenant", "field").class(Some(class)).prefix("tenant.example.com", "/", "web", "http");
+    let field =
+        Ingress::new("tenant", "field").class(Some(class)).prefix("tenant.example.com", "/", "web", "http");
     let legacy = Ingress::new("tenant", "legacy")
         .class(None)
         .annotation("kubernetes.io/ingress.class", class)
@@ -379,9 +394,12 @@ async fn nothing_but_events_is_ever_written() {
     let host = "written.example.com";
     let secret = tls_secret_yaml("written", "tls", &Ca::new().leaf(&[host], KeyKind::EcP256Sec1));
     let good = Ingress::new("written", "good").prefix(host, "/", "web", "http").tls(&[host], "tls");
-    let bad = Ingress::new("written", "bad")
-        .annotation("ssl-redirect", "perhaps")
-        .prefix("bad.written.example.com", "/", "nowhere", 80);
+    let bad = Ingress::new("written", "bad").annotation("ssl-redirect", "perhaps").prefix(
+        "bad.written.example.com",
+        "/",
+        "nowhere",
+        80,
+    );
     let service = service("written", "web", &[("http", web.port())]);
     cluster.apply(&join([namespace("written"), secret, service, good.yaml(), bad.yaml()])).await;
     becomes(&product, host, "/", 308).await;
@@ -408,7 +426,10 @@ async fn nothing_but_events_is_ever_written() {
     let ingresses: Api<IngressObject> = Api::namespaced(cluster.admin().await, "written");
     for ingress in ingresses.list(&ListParams::default()).await.unwrap().items {
         let balancer = ingress.status.and_then(|status| status.load_balancer);
-        assert!(balancer.and_then(|b| b.ingress).is_none_or(|list| list.is_empty()), "no address is reported");
+        assert!(
+            balancer.and_then(|b| b.ingress).is_none_or(|list| list.is_empty()),
+            "no address is reported"
+        );
         let managers = ingress.metadata.managed_fields.unwrap_or_default();
         assert!(managers.iter().all(|m| m.manager.as_deref() == Some("e2e")), "{managers:?}");
     }
@@ -440,7 +461,8 @@ async fn external_names_lead_nowhere_inside() {
     let dns = DnsServer::start().await;
     let kubeconfig = account(cluster, "routes-external").await;
     let refusing = serve(&kubeconfig, &dns, &[]).await;
-    let allowing = serve(&kubeconfig, &dns, &["--allow-external-name-services", "--deny-backend-cidrs="]).await;
+    let allowing =
+        serve(&kubeconfig, &dns, &["--allow-external-name-services", "--deny-backend-cidrs="]).await;
     // Behind each name stands the product's own admin port, which must not come out.
     let port = allowing.metrics_addr().port();
     let admin_v4 = IpAddr::from([127, 0, 0, 1]);
@@ -460,7 +482,10 @@ async fn external_names_lead_nowhere_inside() {
         }
         warned(cluster, "external", &name, &["ExternalName"]).await;
     }
-    assert!(events_on(cluster, "external", "external-0").await.iter().all(|e| {
-        e.reporting_controller.as_deref() == Some("tak-os.org/ingress-controller")
-    }));
+    assert!(
+        events_on(cluster, "external", "external-0")
+            .await
+            .iter()
+            .all(|e| { e.reporting_controller.as_deref() == Some("tak-os.org/ingress-controller") })
+    );
 }

@@ -235,9 +235,15 @@ async fn assert_refused(targets: &[&[u8]]) {
     let mut accepted = Vec::new();
     for target in targets {
         let request = [b"GET ", *target, b" HTTP/1.1\r\nHost: app.example.com\r\n\r\n"].concat();
+        let before = origin.heads().len();
         let status = status_of(product.http(), request).await;
-        if status != 400 || !origin.heads().is_empty() {
-            let forwarded = origin.heads().last().and_then(|head| head.lines().next().map(str::to_owned));
+        let forwarded: Vec<_> = origin
+            .heads()
+            .split_off(before)
+            .iter()
+            .filter_map(|h| h.lines().next().map(str::to_owned))
+            .collect();
+        if status != 400 || !forwarded.is_empty() {
             accepted.push((String::from_utf8_lossy(target), status, forwarded));
         }
     }

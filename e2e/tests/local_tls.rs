@@ -130,7 +130,7 @@ async fn a_broken_secret_costs_its_own_host_alone() {
     let kubernetes = "kubernetes.io/tls";
     let noise: Vec<u8> = (0..2000u32).map(|i| (i * 7919 % 251) as u8).collect();
     let many = other.cert_pem.repeat(1 + (1 << 20) / other.cert_pem.len());
-    let cut = |pem: &str| pem[..pem.len() / 2].as_bytes().to_vec();
+    let cut = |pem: &str| pem.as_bytes()[..pem.len() / 2].to_vec();
     let broken = [
         ("noise", secret_of(kubernetes, "noise", &noise, &noise)),
         ("empty", secret_of(kubernetes, "empty", b"", b"")),

@@ -33,6 +33,8 @@ pub struct RequestCtx {
     pub connected: Option<Instant>,
     pub response_time: Option<Duration>,
     pub upstream_status: Option<u16>,
+    /// A WebSocket handshake was asked for.
+    pub upgrade: bool,
     /// 101 was sent: the request is a tunnel now.
     pub tunnel: bool,
     pub recorded: bool,
@@ -58,6 +60,7 @@ impl RequestCtx {
             connected: None,
             response_time: None,
             upstream_status: None,
+            upgrade: false,
             tunnel: false,
             recorded: false,
             held: None,

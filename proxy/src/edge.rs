@@ -1,8 +1,10 @@
 //! Around Pingora's HTTP engine: the accept loops, what is known of a client's connection, and
 //! the limits that the engine does not have.
 
+use crate::framing::{BrokenChunk, Chunks, RequestLine};
 use crate::respond::canned;
 use crate::service::Gateway;
+use crate::strict::Malformed;
 use crate::tls::{self, TlsInfo};
 use crate::{Bound, Shared, StartError};
 use async_trait::async_trait;
@@ -61,6 +63,21 @@ pub struct Conn {
     /// A request head is being read; set by the connection loop, cleared by the first hook.
     reading_head: AtomicBool,
     head_bytes: AtomicUsize,
+    /// A chunked body is being followed.
+    following: AtomicBool,
+    /// How far the bytes of the current request were followed. One task reads a connection, so the
+    /// lock is never waited for.
+    follow: Mutex<Follow>,
+}
+
+/// What is known of the bytes of an HTTP/1 request.
+#[derive(Default)]
+struct Follow {
+    line: RequestLine,
+    /// The last piece of the head as it was read, where more than the head may stand in it.
+    tail: Vec<u8>,
+    chunks: Option<Chunks>,
+    broken: bool,
 }
 
 /// The clock of a request head that did not come in one piece; heads that do never touch it.
@@ -82,6 +99,8 @@ impl Conn {
             sni: info.and_then(|i| i.sni.clone()),
             reading_head: AtomicBool::new(false),
             head_bytes: AtomicUsize::new(0),
+            following: AtomicBool::new(false),
+            follow: Mutex::default(),
         }
     }
 
@@ -101,12 +120,38 @@ impl Conn {
     /// The next bytes are a request head.
     pub(crate) fn expect_head(&self) {
         self.head_bytes.store(0, Ordering::Relaxed);
+        let mut follow = self.follow.lock();
+        follow.line = RequestLine::default();
+        follow.tail.clear();
+        follow.chunks = None;
+        follow.broken = false;
+        self.following.store(false, Ordering::Relaxed);
         self.reading_head.store(true, Ordering::Relaxed);
     }
 
-    /// The head was read and parsed: what follows is body.
-    pub fn head_is_read(&self) {
+    /// The head was read and parsed: what follows is body. Tells whether its first line is one.
+    pub fn head_is_read(&self) -> Result<(), Malformed> {
         self.reading_head.store(false, Ordering::Relaxed);
+        if self.follow.lock().line.bad() { Err(Malformed::RequestLine) } else { Ok(()) }
+    }
+
+    /// A chunked body begins behind a head of `head` bytes: it is followed to its end.
+    pub fn follow_chunks(&self, head: usize) -> Result<(), Malformed> {
+        let mut follow = self.follow.lock();
+        let mut chunks = Chunks::default();
+        // A head that came with the bytes of the request before was not seen here; its body is not
+        // let through unseen.
+        let ahead = self.head_bytes.load(Ordering::Relaxed).checked_sub(head).ok_or(Malformed::Chunk)?;
+        let from = follow.tail.len().checked_sub(ahead).ok_or(Malformed::Chunk)?;
+        chunks.take(&follow.tail[from..]).map_err(|_| Malformed::Chunk)?;
+        follow.chunks = (!chunks.done()).then_some(chunks);
+        self.following.store(follow.chunks.is_some(), Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Whether the body was found to be broken while it was read.
+    pub fn broken_body(&self) -> bool {
+        self.follow.lock().broken
     }
 }
 
@@ -164,8 +209,25 @@ impl Drop for EdgeStream {
 
 impl AsyncRead for EdgeStream {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
         if !self.conn.reading_head.load(Ordering::Relaxed) {
-            return Pin::new(&mut self.inner).poll_read(cx, buf);
+            ready!(Pin::new(&mut self.inner).poll_read(cx, buf))?;
+            if !self.conn.following.load(Ordering::Relaxed) {
+                return Poll::Ready(Ok(()));
+            }
+            let mut follow = self.conn.follow.lock();
+            if let Some(chunks) = &mut follow.chunks {
+                if chunks.take(&buf.filled()[before..]).is_err() {
+                    follow.broken = true;
+                    buf.set_filled(before);
+                    return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, BrokenChunk)));
+                }
+                if chunks.done() {
+                    follow.chunks = None;
+                    self.conn.following.store(false, Ordering::Relaxed);
+                }
+            }
+            return Poll::Ready(Ok(()));
         }
         // More is asked for, so the head is not whole yet.
         let read = self.conn.head_bytes.load(Ordering::Relaxed);
@@ -175,9 +237,17 @@ impl AsyncRead for EdgeStream {
         if read > 0 && self.poll_clock(cx).is_ready() {
             return self.poll_refuse(cx, buf, 408, "client_timeout");
         }
-        let before = buf.filled().len();
         ready!(Pin::new(&mut self.inner).poll_read(cx, buf))?;
-        self.conn.head_bytes.store(read + buf.filled().len() - before, Ordering::Relaxed);
+        let new = &buf.filled()[before..];
+        self.conn.head_bytes.store(read + new.len(), Ordering::Relaxed);
+        let mut follow = self.conn.follow.lock();
+        follow.line.take(new);
+        follow.tail.clear();
+        // A piece that ends with the head has no body in it.
+        if !new.ends_with(b"\r\n\r\n") {
+            follow.tail.extend_from_slice(new);
+        }
+        drop(follow);
         let this = &mut *self;
         if let Some(clock) = &mut this.clock {
             clock.timer.as_mut().reset(next_deadline(&this.shared.config, clock.whole));

@@ -23,14 +23,15 @@ const MAX_CONNECTION_TOKENS: usize = 32;
 
 /// Rebuilds a request's headers for the backend.
 ///
-/// `authority` is what the client asked for, `port` the port named in it.
+/// `authority` is what the client asked for, `port` the port named in it. Tells whether it is a
+/// WebSocket handshake.
 pub fn rebuild(
     request: &mut RequestHeader,
     facts: &Facts,
     conn: &Conn,
     authority: HeaderValue,
     port: Option<u16>,
-) -> Result<(), Rejection> {
+) -> Result<bool, Rejection> {
     let mut parts: http::request::Parts =
         std::mem::replace(request, RequestHeader::from(http::Request::new(()).into_parts().0)).into();
     let upgrade = facts.upgrade && websocket(&parts, facts)?;
@@ -67,7 +68,7 @@ pub fn rebuild(
     // An absolute-form target becomes origin form here, which is what the parts hold. Its authority
     // and Host are equal, or the engine has refused the request (RFC 9112 section 3.2.2).
     *request = RequestHeader::from(parts);
-    Ok(())
+    Ok(upgrade)
 }
 
 /// Whether this is a WebSocket handshake (RFC 6455 section 4.1), the only upgrade there is. Every

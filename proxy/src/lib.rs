@@ -7,6 +7,7 @@ mod buffer;
 mod ctx;
 pub mod dial;
 mod edge;
+mod framing;
 mod headers;
 mod listeners;
 pub mod metrics;

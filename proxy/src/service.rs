@@ -9,7 +9,7 @@ use crate::policy::{self, Verdict};
 use crate::respond::{self, Rejection};
 use crate::select::{self, Selected};
 use crate::upstream::{self, MAX_TRIES};
-use crate::strict::Facts;
+use crate::strict::{Facts, check_target};
 use crate::{Shared, headers};
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -54,6 +54,7 @@ impl Gateway {
     /// From the parsed head to the verdict of the route's policies.
     fn judge(&self, session: &Session, ctx: &mut RequestCtx) -> Result<Judged, Rejection> {
         let request = session.req_header();
+        check_target(&request.method, request.raw_path()).map_err(|_| Rejection::Malformed)?;
         let facts = Facts::read(&request.headers).map_err(|_| Rejection::Malformed)?;
         if let Some(h1) = session.as_downstream().as_http1() {
             let raw = h1.get_headers_raw_bytes();
@@ -61,6 +62,11 @@ impl Gateway {
                 return Err(Rejection::HeadTooLarge);
             }
             facts.check_http1(&raw).map_err(|_| Rejection::Malformed)?;
+            if facts.chunked
+                && let Some(conn) = &ctx.conn
+            {
+                conn.follow_chunks(raw.len()).map_err(|_| Rejection::Malformed)?;
+            }
         }
         let authority = select::authority(request).ok_or(Rejection::Malformed)?;
         let Selected { route, port } = select::route(&self.shared.reader.peek(), &authority, request.uri.path())?;
@@ -121,15 +127,17 @@ impl ProxyHttp for Gateway {
 
     async fn request_filter(&self, session: &mut Session, ctx: &mut RequestCtx) -> Result<bool> {
         ctx.conn = Conn::of(session).cloned();
-        if let Some(conn) = &ctx.conn {
-            conn.head_is_read();
-        }
+        let line = ctx.conn.as_ref().map_or(Ok(()), |conn| conn.head_is_read());
         self.set_timeouts(session);
-        let rejection = match self.judge(session, ctx) {
+        let judged = line.map_err(|_| Rejection::Malformed).and_then(|()| self.judge(session, ctx));
+        let rejection = match judged {
             Ok(Judged { verdict: Verdict::Continue, facts, .. }) if self.too_large(&facts) => Rejection::BodyTooLarge,
             Ok(Judged { facts, authority, port, verdict: Verdict::Continue }) => match &ctx.conn {
                 Some(conn) => match headers::rebuild(session.req_header_mut(), &facts, conn, authority, port) {
-                    Ok(()) => return Ok(false),
+                    Ok(upgrade) => {
+                        ctx.upgrade = upgrade;
+                        return Ok(false);
+                    }
                     Err(rejection) => rejection,
                 },
                 None => Rejection::Internal,
@@ -151,8 +159,8 @@ impl ProxyHttp for Gateway {
         Ok(true)
     }
 
-    async fn upstream_peer(&self, session: &mut Session, ctx: &mut RequestCtx) -> Result<Box<HttpPeer>> {
-        let upgrade = session.as_downstream().is_upgrade_req();
+    async fn upstream_peer(&self, _: &mut Session, ctx: &mut RequestCtx) -> Result<Box<HttpPeer>> {
+        let upgrade = ctx.upgrade;
         if ctx.tries > 0
             && let Some(route) = &ctx.route
         {
@@ -227,6 +235,10 @@ impl ProxyHttp for Gateway {
     ) -> Result<()> {
         if response.status.is_informational() && response.status != StatusCode::SWITCHING_PROTOCOLS {
             return Ok(());
+        }
+        if response.status == StatusCode::SWITCHING_PROTOCOLS && !ctx.upgrade {
+            // Nobody asked: what follows is neither a response nor a tunnel.
+            return Err(failure(Rejection::Protocol, ctx));
         }
         ctx.upstream_status = Some(response.status.as_u16());
         ctx.response_time = ctx.connected.map(|at| at.elapsed());
@@ -307,8 +319,11 @@ impl ProxyHttp for Gateway {
     async fn fail_to_proxy(&self, session: &mut Session, e: &Error, ctx: &mut RequestCtx) -> FailToProxy {
         let rejection = match ctx.rejection {
             Some(rejection) => rejection,
+            None if ctx.conn.as_ref().is_some_and(|c| c.broken_body()) => Rejection::Malformed,
             None => upstream::cause(e, session.as_downstream_mut().is_body_done()),
         };
+        // The engine ends the connection after a failure, so the answer says so.
+        session.set_keepalive(None);
         ctx.rejection = Some(rejection);
         let answered = session.response_written().is_some_and(|r| !r.status.is_informational());
         if rejection != Rejection::ClientGone && !answered && respond::reject(session, rejection).await.is_err() {

@@ -3,7 +3,7 @@
 //! Looks at the raw head, since Pingora has by then dropped `Content-Length` beside
 //! `Transfer-Encoding`, cut a fragment off the target and accepted bare line feeds.
 
-use http::HeaderMap;
+use http::{HeaderMap, Method};
 use memchr::{memchr, memchr_iter};
 
 /// Why a request has no single meaning.
@@ -24,6 +24,15 @@ pub enum Malformed {
     /// Anything but one run of digits (RFC 9110 section 8.6).
     #[error("Content-Length is not one number")]
     ContentLength,
+    /// Not `METHOD SP target SP version` in visible ASCII (RFC 9112 section 3).
+    #[error("request line is not method, target and version")]
+    RequestLine,
+    /// Neither a path, nor an http URL, nor `*` with OPTIONS (RFC 9112 section 3.2).
+    #[error("request target in no form that is served")]
+    Target,
+    /// A chunk line that is not one (RFC 9112 section 7.1).
+    #[error("broken chunk")]
+    Chunk,
     /// None, or more than one (RFC 9112 section 3.2).
     #[error("not exactly one Host")]
     Host,
@@ -114,6 +123,17 @@ impl Facts {
             return Err(Malformed::Host);
         }
         Ok(())
+    }
+}
+
+/// Checks the form of a request target: origin form, absolute form, or `*` with OPTIONS.
+pub fn check_target(method: &Method, target: &[u8]) -> Result<(), Malformed> {
+    let scheme = |s: &[u8]| target.len() > s.len() && target[..s.len()].eq_ignore_ascii_case(s);
+    match target {
+        [b'/', ..] => Ok(()),
+        b"*" if *method == Method::OPTIONS => Ok(()),
+        _ if scheme(b"http://") || scheme(b"https://") => Ok(()),
+        _ => Err(Malformed::Target),
     }
 }
 
@@ -229,6 +249,26 @@ mod tests {
             "GET / HTTP/1.1\r\nHost: a\r\nX-Note: a#b\r\n\r\n",
         ] {
             assert_eq!(verdict(raw), Ok(()), "{raw:?}");
+        }
+    }
+
+    #[test]
+    fn targets_have_one_of_three_forms() {
+        for (method, target, good) in [
+            ("GET", "/", true),
+            ("GET", "http://a/", true),
+            ("GET", "HTTPS://a", true),
+            ("OPTIONS", "*", true),
+            ("GET", "*", false),
+            ("OPTIONS", "*/x", false),
+            ("GET", "admin", false),
+            ("GET", "?x=1", false),
+            ("GET", "", false),
+            ("GET", "a.example:80", false),
+            ("GET", "ftp://a/", false),
+        ] {
+            let method = method.parse().unwrap();
+            assert_eq!(check_target(&method, target.as_bytes()).is_ok(), good, "{method} {target}");
         }
     }
 

@@ -8,11 +8,23 @@ pub(super) const TABLE: [Annotation; 8] = [
     row("ingress.tak-os.org/auth-type", "\"basic\"", "the kind of built-in authentication"),
     row("ingress.tak-os.org/auth-secret", "a Secret's name", "the Secret with the htpasswd file"),
     row("ingress.tak-os.org/auth-realm", "text", "what the browser's password prompt shows"),
-    row("ingress.tak-os.org/auth-url", "an http or https URL", "the service that is asked about each request"),
+    row(
+        "ingress.tak-os.org/auth-url",
+        "an http or https URL",
+        "the service that is asked about each request",
+    ),
     row("ingress.tak-os.org/auth-signin", "an http or https URL", "where 401 and 403 are redirected to"),
-    row("ingress.tak-os.org/auth-response-headers", "a list of header names", "headers copied from the service's answer"),
+    row(
+        "ingress.tak-os.org/auth-response-headers",
+        "a list of header names",
+        "headers copied from the service's answer",
+    ),
     row("k8s.tak-os.com/oauth2-secret", "a Secret's name", "the Secret with the OAuth2/OIDC settings"),
-    row("ingress.tak-os.org/oauth2-secret", "a Secret's name", "another spelling of k8s.tak-os.com/oauth2-secret"),
+    row(
+        "ingress.tak-os.org/oauth2-secret",
+        "a Secret's name",
+        "another spelling of k8s.tak-os.com/oauth2-secret",
+    ),
 ];
 
 const fn row(key: &'static str, accepts: &'static str, meaning: &'static str) -> Annotation {

@@ -95,9 +95,14 @@ mod tests {
 
     #[test]
     fn verification_stays_on_unless_it_is_plainly_turned_off() {
-        for (value, verify, findings) in
-            [("true", true, 0), ("false", false, 0), ("False", false, 0), ("off", true, 1), ("flase", true, 1), ("", true, 1)]
-        {
+        for (value, verify, findings) in [
+            ("true", true, 0),
+            ("false", false, 0),
+            ("False", false, 0),
+            ("off", true, 1),
+            ("flase", true, 1),
+            ("", true, 1),
+        ] {
             let (wanted, found) = read_one("proxy-ssl-verify", value);
             assert_eq!((wanted.connection.verify, found.len()), (verify, findings), "{value}");
         }
@@ -105,8 +110,10 @@ mod tests {
 
     #[test]
     fn switches_do_not_touch_each_other() {
-        let (wanted, found) =
-            read_all(&[("ingress.tak-os.org/backend-keepalive", "false"), ("ingress.tak-os.org/proxy-ssl-verify", "x")]);
+        let (wanted, found) = read_all(&[
+            ("ingress.tak-os.org/backend-keepalive", "false"),
+            ("ingress.tak-os.org/proxy-ssl-verify", "x"),
+        ]);
         let wanted = wanted.connection;
         assert!(!wanted.keepalive && wanted.verify && wanted.protocol == BackendProtocol::Http);
         assert_eq!(found.len(), 1);

@@ -24,7 +24,12 @@ pub(super) const TABLE: [Annotation; 7] = [
         "DNT,Keep-Alive,User-Agent,X-Requested-With,If-Modified-Since,Cache-Control,Content-Type,Range,Authorization",
         "request headers that are allowed",
     ),
-    row("ingress.tak-os.org/cors-expose-headers", "a list of header names", "", "response headers that scripts may read"),
+    row(
+        "ingress.tak-os.org/cors-expose-headers",
+        "a list of header names",
+        "",
+        "response headers that scripts may read",
+    ),
     row("ingress.tak-os.org/cors-max-age", "seconds", "1728000", "how long a preflight's answer may be kept"),
 ];
 
@@ -71,7 +76,8 @@ mod tests {
             assert_eq!(wanted.policy, Policy::default());
             assert_eq!(found.first().map(|f| f.reason), reason, "{value}");
         }
-        let off = [("ingress.tak-os.org/enable-cors", "false"), ("ingress.tak-os.org/cors-allow-origin", "*")];
+        let off =
+            [("ingress.tak-os.org/enable-cors", "false"), ("ingress.tak-os.org/cors-allow-origin", "*")];
         assert!(read_all(&off).1.is_empty());
         assert_eq!(read_one("cors-allow-origin", "*").1.len(), 1);
     }

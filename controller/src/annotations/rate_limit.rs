@@ -5,7 +5,12 @@ use super::{Annotation, Reader, Since};
 /// The annotations of this feature.
 pub(super) const TABLE: [Annotation; 4] = [
     row("ingress.tak-os.org/limit-rps", "a number above 0", "", "requests a second"),
-    row("ingress.tak-os.org/limit-burst-multiplier", "a number of at least 1", "5", "the burst, as a multiple of the rate"),
+    row(
+        "ingress.tak-os.org/limit-burst-multiplier",
+        "a number of at least 1",
+        "5",
+        "the burst, as a multiple of the rate",
+    ),
     row("ingress.tak-os.org/limit-rpm", "a number above 0", "", "requests a minute"),
     row("ingress.tak-os.org/limit-connections", "a number above 0", "", "requests at the same time"),
 ];
@@ -39,7 +44,11 @@ mod tests {
             for value in ["10", "0", "-1", "abc", "1e12"] {
                 let (wanted, found) = read_one(key, value);
                 assert_eq!(wanted.policy, Policy::default());
-                assert_eq!((found.len(), found[0].reason), (1, Reason::UnsupportedAnnotation), "{key} {value}");
+                assert_eq!(
+                    (found.len(), found[0].reason),
+                    (1, Reason::UnsupportedAnnotation),
+                    "{key} {value}"
+                );
             }
         }
     }

@@ -22,12 +22,19 @@ mod tests {
 
     #[test]
     fn only_a_plain_false_turns_the_redirect_off() {
-        for (value, redirect, findings) in
-            [("false", false, 0), ("FALSE", false, 0), ("true", true, 0), ("no", true, 1), ("", true, 1), ("0", true, 1)]
-        {
+        for (value, redirect, findings) in [
+            ("false", false, 0),
+            ("FALSE", false, 0),
+            ("true", true, 0),
+            ("no", true, 1),
+            ("", true, 1),
+            ("0", true, 1),
+        ] {
             let (wanted, found) = read_one("ssl-redirect", value);
             assert_eq!((wanted.ssl_redirect, found.len()), (redirect, findings), "{value}");
-            assert!(found.iter().all(|f| f.reason == Reason::InvalidAnnotation && f.message.contains("\"true\"")));
+            assert!(
+                found.iter().all(|f| f.reason == Reason::InvalidAnnotation && f.message.contains("\"true\""))
+            );
         }
     }
 }

@@ -72,7 +72,9 @@ fn booleans_are_true_or_false_in_any_case_and_nothing_else() {
 
 #[test]
 fn distance_counts_letters() {
-    for (a, b, n) in [("", "", 0), ("a", "", 1), ("abc", "abd", 1), ("abc", "bc", 1), ("kitten", "sitting", 3)] {
+    for (a, b, n) in
+        [("", "", 0), ("a", "", 1), ("abc", "abd", 1), ("abc", "bc", 1), ("kitten", "sitting", 3)]
+    {
         assert_eq!((distance(a, b), distance(b, a)), (n, n), "{a} {b}");
     }
 }
@@ -86,6 +88,7 @@ fn mistakes_come_in_the_same_order_every_time() {
         ("ingress.tak-os.org/proxy-read-timeout", "x"),
         ("ingress.tak-os.org/aaa", "1"),
     ];
-    let fields: Vec<_> = read_all(&pairs).1.iter().map(|f| f.field.trim_start_matches(PREFIX).to_owned()).collect();
+    let fields: Vec<_> =
+        read_all(&pairs).1.iter().map(|f| f.field.trim_start_matches(PREFIX).to_owned()).collect();
     assert_eq!(fields, ["ssl-redirect", "proxy-read-timeout", "auth-url", "aaa", "zzz"]);
 }

@@ -79,8 +79,22 @@ mod tests {
     #[test]
     fn anything_else_is_the_default_one_finding_and_costs_nothing_else() {
         for value in [
-            "60s", "abc", "-5", "1.5", "99999999999999999999", "", "  ", "+5", "6 0", "0x10", "٣", "1e3", "2678401", "\t5",
-            "60\n", "１",
+            "60s",
+            "abc",
+            "-5",
+            "1.5",
+            "99999999999999999999",
+            "",
+            "  ",
+            "+5",
+            "6 0",
+            "0x10",
+            "٣",
+            "1e3",
+            "2678401",
+            "\t5",
+            "60\n",
+            "１",
         ] {
             let (wanted, found) = read_all(&[
                 ("ingress.tak-os.org/proxy-read-timeout", value),
@@ -91,7 +105,9 @@ mod tests {
             let own: Vec<_> = found.iter().filter(|f| f.reason == Reason::InvalidAnnotation).collect();
             assert_eq!(own.len(), 1, "{value}");
             assert_eq!(&*own[0].field, "ingress.tak-os.org/proxy-read-timeout");
-            assert!(own[0].message.contains(&format!("{value:?}")) && own[0].message.contains("whole seconds"));
+            assert!(
+                own[0].message.contains(&format!("{value:?}")) && own[0].message.contains("whole seconds")
+            );
         }
     }
 

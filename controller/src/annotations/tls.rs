@@ -4,7 +4,10 @@ use super::{Annotation, Since};
 
 /// The annotations of this feature.
 pub(super) const TABLE: [Annotation; 2] = [
-    row("cert-manager.io/cluster-issuer", "the ClusterIssuer for TLS blocks without secretName; wins over issuer"),
+    row(
+        "cert-manager.io/cluster-issuer",
+        "the ClusterIssuer for TLS blocks without secretName; wins over issuer",
+    ),
     row("cert-manager.io/issuer", "the Issuer for TLS blocks without secretName"),
 ];
 

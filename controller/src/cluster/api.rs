@@ -1,8 +1,8 @@
 //! API objects reduced to what is read of them.
 
 use super::{
-    ClassObject, IngressObject, Key, MAX_SECRET_VALUE, Path, PathBackend, PathType, PortObject, PortRef, Rule,
-    SecretObject, ServiceObject, SliceObject, Tls,
+    ClassObject, IngressObject, Key, MAX_SECRET_VALUE, Path, PathBackend, PathType, PortObject, PortRef,
+    Rule, SecretObject, ServiceObject, SliceObject, Tls,
 };
 use crate::annotations;
 use k8s_openapi::api::core::v1::{Secret, Service};
@@ -129,7 +129,8 @@ impl SliceObject {
             &mut service.name,
             slice.metadata.labels.as_ref()?.get(SERVICE_LABEL)?.as_str().into(),
         );
-        let ports = slice.ports.unwrap_or_default().into_iter().filter(|port| is_tcp(port.protocol.as_deref()));
+        let ports =
+            slice.ports.unwrap_or_default().into_iter().filter(|port| is_tcp(port.protocol.as_deref()));
         let ready = slice.endpoints.into_iter().filter(|endpoint| {
             endpoint.conditions.as_ref().and_then(|conditions| conditions.ready).unwrap_or(true)
         });
@@ -151,7 +152,8 @@ impl SliceObject {
 impl From<Secret> for SecretObject {
     fn from(secret: Secret) -> Self {
         let secret_type = secret.type_.filter(|kind| !kind.is_empty()).unwrap_or_else(|| "Opaque".into());
-        let read = SECRET_KEYS.iter().find(|(kind, _)| *kind == secret_type).map_or(&[][..], |(_, keys)| keys);
+        let read =
+            SECRET_KEYS.iter().find(|(kind, _)| *kind == secret_type).map_or(&[][..], |(_, keys)| keys);
         let mut data = secret.data.unwrap_or_default();
         let mut plain = secret.string_data.unwrap_or_default();
         Self {

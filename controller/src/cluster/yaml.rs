@@ -38,11 +38,9 @@ pub struct ParseProblem {
 pub fn parse_documents(text: &str) -> Vec<Result<Parsed, ParseProblem>> {
     let mut found = Vec::new();
     for (line, document) in split(text) {
-        match read(document) {
+        match read(document, line) {
             Ok(value) => flatten(value, line, 0, &mut found),
-            Err((offset, message)) => {
-                found.push(Err(ParseProblem { line: line + offset, message: message.into() }));
-            }
+            Err(problem) => found.push(Err(problem)),
         }
     }
     found
@@ -73,7 +71,9 @@ fn split(text: &str) -> Vec<(usize, &str)> {
     let mut documents = Vec::new();
     let (mut start, mut first, mut offset) = (0, 1, 0);
     for (number, line) in (1..).zip(text.split_inclusive('\n')) {
-        let marker = line.strip_prefix("---").is_some_and(|rest| rest.is_empty() || rest.starts_with([' ', '\t', '\r', '\n']));
+        let marker = line
+            .strip_prefix("---")
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with([' ', '\t', '\r', '\n']));
         if marker && offset > start {
             documents.push((first, &text[start..offset]));
             (start, first) = (offset, number);
@@ -84,19 +84,28 @@ fn split(text: &str) -> Vec<(usize, &str)> {
     documents
 }
 
-/// The document's value; else the offset of the line at fault and what is wrong there.
-fn read(document: &str) -> Result<Value, (usize, String)> {
+/// The value of a document that begins in this line.
+fn read(document: &str, line: usize) -> Result<Value, ParseProblem> {
+    value(document).or_else(|_| {
+        // read again where it stands in the file, for the sake of the message
+        value(&("\n".repeat(line - 1) + document)).map_err(|error| ParseProblem {
+            line: error.location().and_then(|at| usize::try_from(at.line()).ok()).unwrap_or(line),
+            message: if document.contains("Secret") {
+                "not valid YAML".into()
+            } else {
+                error.to_string().into()
+            },
+        })
+    })
+}
+
+fn value(text: &str) -> Result<Value, serde_saphyr::Error> {
     // The files are the administrator's own: the bounds only stop what would never end.
     let options = serde_saphyr::options! {
         with_snippet: false,
         budget: serde_saphyr::budget! { max_events: 50_000_000, max_nodes: 20_000_000 },
     };
-    serde_saphyr::from_str_with_options(document, options).map_err(|error| {
-        let error = error.without_snippet();
-        let line = error.location().and_then(|at| usize::try_from(at.line()).ok()).unwrap_or(1);
-        let message = if document.contains("Secret") { "not valid YAML".into() } else { error.to_string() };
-        (line.saturating_sub(1), message)
-    })
+    serde_saphyr::from_str_with_options(text, options)
 }
 
 /// Lists within Lists end here.

@@ -184,7 +184,7 @@ async fn a_change_is_handed_on_within_a_second() {
     temp.write("a.yaml", &ingress("one"));
     let (metrics, _) = metrics();
     let (sender, mut receiver) = mpsc::channel(4);
-    let task = tokio::spawn(follow(temp.0.clone(), sender, metrics));
+    let task = tokio::spawn(follow(temp.0.clone(), Default::default(), sender, metrics));
     let mut next = async || match timeout(Duration::from_secs(5), receiver.recv()).await {
         Ok(Some(Update::Files(objects))) => names(&objects),
         _ => panic!("no news"),

@@ -33,7 +33,8 @@ impl Backends {
         settings: &Settings,
     ) -> (Arc<Backend>, Option<Problem>) {
         let found = Found::of(service, port, cluster, settings);
-        let tls_name = found.tls_name.unwrap_or_else(|| format!("{}.{}.svc", service.name, service.namespace));
+        let tls_name =
+            found.tls_name.unwrap_or_else(|| format!("{}.{}.svc", service.name, service.namespace));
         let Connection { protocol, verify, keepalive } = connection;
         let backend = Backend {
             service: ServicePort {
@@ -51,7 +52,9 @@ impl Backends {
     }
 
     fn intern(&mut self, backend: Backend) -> Arc<Backend> {
-        if let Some(same) = self.kept.get(&backend.service).and_then(|all| all.iter().find(|b| ***b == backend)) {
+        if let Some(same) =
+            self.kept.get(&backend.service).and_then(|all| all.iter().find(|b| ***b == backend))
+        {
             return same.clone();
         }
         if self.len >= self.sweep_at {
@@ -98,7 +101,8 @@ impl Found {
             {
                 return Self::new(address, number);
             }
-            let message = format!("Service {service} does not exist; until it does, requests are answered 502");
+            let message =
+                format!("Service {service} does not exist; until it does, requests are answered 502");
             return Self::none(Unavailable::NoService, number, Reason::ServiceNotFound, message);
         };
         let has_slices = cluster.slices.contains_key(service);
@@ -141,14 +145,22 @@ impl Found {
         } else if let Ok(HostPattern::Exact(name)) = name.parse() {
             BackendAddress::Name(format!("{name}.").into(), number)
         } else {
-            let message =
-                format!("externalName {} of Service {} is no host name; requests are answered 502", quoted(target), object.key);
+            let message = format!(
+                "externalName {} of Service {} is no host name; requests are answered 502",
+                quoted(target),
+                object.key
+            );
             return Self::none(Unavailable::ExternalName, number, Reason::InvalidExternalName, message);
         };
         Self { tls_name: Some(plain.to_ascii_lowercase()), ..Self::new(address, number) }
     }
 
-    fn from_slices(object: &ServiceObject, port: &PortObject, cluster: &Cluster, settings: &Settings) -> Self {
+    fn from_slices(
+        object: &ServiceObject,
+        port: &PortObject,
+        cluster: &Cluster,
+        settings: &Settings,
+    ) -> Self {
         let slices = || cluster.slices.get(&object.key).into_iter().flat_map(|slices| slices.values());
         let address = endpoints(slices(), |name| *name == *port.name);
         if let Some(address) = address {
@@ -158,10 +170,20 @@ impl Found {
         // cluster nothing is on its way.
         let unmatched = slices().any(|slice| !slice.addresses.is_empty());
         let problem = if unmatched {
-            let named = if port.name.is_empty() { "without a name".into() } else { format!("named {}", quoted(&port.name)) };
-            Some(format!("the EndpointSlices of Service {} have addresses, but no TCP port {named}", object.key))
+            let named = if port.name.is_empty() {
+                "without a name".into()
+            } else {
+                format!("named {}", quoted(&port.name))
+            };
+            Some(format!(
+                "the EndpointSlices of Service {} have addresses, but no TCP port {named}",
+                object.key
+            ))
         } else if settings.backends_from_slices {
-            Some(format!("no EndpointSlice has an address for Service {}; requests are answered 502", object.key))
+            Some(format!(
+                "no EndpointSlice has an address for Service {}; requests are answered 502",
+                object.key
+            ))
         } else {
             None
         };
@@ -191,16 +213,28 @@ fn no_port(object: &ServiceObject, port: &PortRef, number: u16) -> Found {
         (Some(_), _) => format!("port {} of Service {service} is not TCP", Shown(port)),
         (None, PortRef::None) => "the backend names no Service port".into(),
         (None, _) => {
-            let ports: Vec<_> = object
-                .ports
-                .iter()
-                .map(|p| if p.name.is_empty() { p.port.to_string() } else { format!("{} ({})", p.port, p.name) })
-                .collect();
+            let ports: Vec<_> =
+                object
+                    .ports
+                    .iter()
+                    .map(|p| {
+                        if p.name.is_empty() {
+                            p.port.to_string()
+                        } else {
+                            format!("{} ({})", p.port, p.name)
+                        }
+                    })
+                    .collect();
             let ports = if ports.is_empty() { "no port at all".into() } else { ports.join(", ") };
             format!("Service {service} has no port {}; it has {ports}", Shown(port))
         }
     };
-    Found::none(Unavailable::NoPort, number, Reason::ServicePortNotFound, message + "; requests are answered 502")
+    Found::none(
+        Unavailable::NoPort,
+        number,
+        Reason::ServicePortNotFound,
+        message + "; requests are answered 502",
+    )
 }
 
 struct Shown<'a>(&'a PortRef);

@@ -103,13 +103,12 @@ pub(super) fn build(host: &HostPattern, routes: Vec<Arc<Route>>) -> (Option<Arc<
             format!("{path} of host {host} is declared twice in this Ingress; {} counts", winner.rule)
         } else {
             let (namespace, name) = (&winner.source.namespace, &winner.source.name);
-            format!("{path} of host {host} is served by the older Ingress {namespace}/{name}; it gets nothing here")
+            format!(
+                "{path} of host {host} is already served by Ingress {namespace}/{name}; it gets nothing here"
+            )
         };
-        let finding = Finding {
-            reason: Reason::HostPathTaken,
-            field: field(loser).into(),
-            message: message.into(),
-        };
+        let finding =
+            Finding { reason: Reason::HostPathTaken, field: field(loser).into(), message: message.into() };
         let key = Key { namespace: loser.source.namespace.clone(), name: loser.source.name.clone() };
         Lost { key, finding }
     });

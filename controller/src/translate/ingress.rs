@@ -79,7 +79,8 @@ impl Shared {
             let message = "defaultBackend is not implemented; requests that match no rule are answered 404";
             findings.add(Reason::DefaultBackendIgnored, "spec.defaultBackend", message);
         }
-        let hosts: Vec<_> = (0..).zip(&*object.rules).map(|(i, rule)| self.host(&rule.host, i, &mut findings)).collect();
+        let hosts: Vec<_> =
+            (0..).zip(&*object.rules).map(|(i, rule)| self.host(&rule.host, i, &mut findings)).collect();
         let tls = tls::Blocks::read(object, hosts.iter().flatten(), &mut findings);
         let mut rules = Rules {
             policy: self.policies.intern(wanted.policy),
@@ -104,7 +105,11 @@ impl Shared {
                     PathBackend::Service { name, port } => (name, port),
                     PathBackend::Resource => {
                         let message = "resource backends are not implemented; the path is left out";
-                        findings.add(Reason::ResourceBackendIgnored, format!("{field}.backend.resource"), message);
+                        findings.add(
+                            Reason::ResourceBackendIgnored,
+                            format!("{field}.backend.resource"),
+                            message,
+                        );
                         continue;
                     }
                     PathBackend::None => {
@@ -113,11 +118,12 @@ impl Shared {
                         continue;
                     }
                 };
-                let service = Key { namespace: object.key.namespace.clone(), name: self.names.intern(&**name) };
+                let service =
+                    Key { namespace: object.key.namespace.clone(), name: self.names.intern(&**name) };
                 let (backend, problem) =
                     self.backends.resolve(&service, port, wanted.connection, cluster, settings);
                 if let Some((reason, message)) = problem {
-                    findings.add(reason, format!("{field}.backend.service"), message);
+                    findings.add_once(reason, format!("{field}.backend.service"), message);
                 }
                 rules.services.insert(service);
                 routes.push(Route {
@@ -136,7 +142,11 @@ impl Shared {
         }
         let (tls, secrets) = tls.claims(object, cluster, &mut self.certificates, now, &mut findings);
         Declared {
-            hosts: rules.hosts.into_iter().map(|(host, routes)| HostRoutes { host, routes: routes.into() }).collect(),
+            hosts: rules
+                .hosts
+                .into_iter()
+                .map(|(host, routes)| HostRoutes { host, routes: routes.into() })
+                .collect(),
             tls,
             findings,
             services: rules.services.into_iter().collect(),

@@ -13,7 +13,8 @@ pub(super) fn read(path: &Path, field: &str, findings: &mut Findings) -> Option<
         PathType::ImplementationSpecific if text.is_empty() => PathMatch::prefix("/"),
         PathType::ImplementationSpecific => PathMatch::prefix(text),
         PathType::Unknown => {
-            let message = "pathType is neither Exact nor Prefix nor ImplementationSpecific; the path is left out";
+            let message =
+                "pathType is neither Exact nor Prefix nor ImplementationSpecific; the path is left out";
             findings.add(Reason::InvalidPathType, format!("{field}.pathType"), message);
             return None;
         }
@@ -48,7 +49,9 @@ fn looks_like_regex(path: &str, path_type: PathType) -> bool {
         || path.contains(".*")
         || path.contains(".+")
         || path.ends_with("/*");
-    plain || (path_type == PathType::ImplementationSpecific && path.contains(['*', '^', '$', '+', '|', '\\', '{', '}']))
+    plain
+        || (path_type == PathType::ImplementationSpecific
+            && path.contains(['*', '^', '$', '+', '|', '\\', '{', '}']))
 }
 
 #[cfg(test)]
@@ -58,11 +61,8 @@ mod tests {
 
     fn read_path(text: &str, path_type: PathType) -> (Option<String>, Vec<Reason>) {
         let mut findings = Findings::default();
-        let path = Path {
-            path: (!text.is_empty()).then(|| text.into()),
-            path_type,
-            backend: PathBackend::None,
-        };
+        let path =
+            Path { path: (!text.is_empty()).then(|| text.into()), path_type, backend: PathBackend::None };
         let matched = read(&path, "spec.rules[0].http.paths[0]", &mut findings);
         let reasons = findings.finish().iter().map(|f| f.reason).collect();
         (matched.map(|m| m.to_string()), reasons)

@@ -62,7 +62,8 @@ impl Certificates {
     ) -> Option<Arc<CertifiedKey>> {
         let Some(secret) = cluster.secrets.get(key) else {
             self.kept.remove(key);
-            let message = format!("Secret {key} of type {TLS_TYPE} does not exist; the fallback certificate is served");
+            let message =
+                format!("Secret {key} of type {TLS_TYPE} does not exist, so it has no certificate to serve");
             wrong(Reason::SecretNotFound, message);
             return None;
         };
@@ -74,7 +75,7 @@ impl Certificates {
                 Some(certified)
             }
             Err(problem) => {
-                let message = format!("Secret {key} cannot be used: {problem}; the fallback certificate is served");
+                let message = format!("Secret {key} has no certificate to serve: {problem}");
                 wrong(Reason::InvalidTlsSecret, message);
                 None
             }

@@ -1,7 +1,7 @@
 use super::*;
 use crate::cluster::{
-    ClassObject, Path, PathBackend, PathType, PortObject, PortRef, Rule, SecretObject, ServiceObject, SliceObject,
-    Tls,
+    ClassObject, Path, PathBackend, PathType, PortObject, PortRef, Rule, SecretObject, ServiceObject,
+    SliceObject, Tls,
 };
 use crate::finding::Reason;
 use openssl::asn1::Asn1Time;
@@ -85,8 +85,16 @@ fn secret(key: Key, crt: &[u8], private: &[u8]) -> SecretObject {
 
 const NAMESPACES: [&str; 2] = ["a", "b"];
 const NAMES: [&str; 4] = ["w", "x", "y", "z"];
-const HOSTS: [&str; 8] =
-    ["one.example.com", "two.example.com", "*.example.com", "", "ONE.example.com", "bad..host", "other.test", "*.test"];
+const HOSTS: [&str; 8] = [
+    "one.example.com",
+    "two.example.com",
+    "*.example.com",
+    "",
+    "ONE.example.com",
+    "bad..host",
+    "other.test",
+    "*.test",
+];
 const SERVICES: [&str; 3] = ["web", "api", "gone"];
 
 fn random_key(rng: &mut Lcg, names: &[&str]) -> Key {
@@ -97,7 +105,8 @@ fn random_ingress(rng: &mut Lcg) -> IngressObject {
     let rules = (0..rng.next(4)).map(|_| {
         let paths = (0..rng.next(4)).map(|_| {
             let text = rng.pick(&["/", "/a", "/a/", "/a/b", "/(x)", "nope"]);
-            let path_type = [PathType::Exact, PathType::Prefix, PathType::ImplementationSpecific][rng.next(3)];
+            let path_type =
+                [PathType::Exact, PathType::Prefix, PathType::ImplementationSpecific][rng.next(3)];
             path(text, path_type, rng.pick(&SERVICES))
         });
         let paths = paths.collect();
@@ -245,7 +254,9 @@ fn any_sequence_of_changes_ends_where_a_fresh_translation_does() {
         assert!(!again.changed && again.outcomes.is_empty(), "everything anew is the same");
     }
     assert!(routes_seen > 5_000 && certs_seen > 250, "{routes_seen} {certs_seen}");
-    for reason in [Reason::HostPathTaken, Reason::TlsHostTaken, Reason::InvalidTlsSecret, Reason::SecretNotFound] {
+    for reason in
+        [Reason::HostPathTaken, Reason::TlsHostTaken, Reason::InvalidTlsSecret, Reason::SecretNotFound]
+    {
         assert!(reasons.contains(&reason), "{reason} in {reasons:?}");
     }
 }
@@ -355,7 +366,11 @@ fn nothing_is_remembered_of_what_is_gone() {
     cluster.replace_ingresses(Vec::new(), &mut dirty);
     let last = translator.translate(&cluster, &dirty);
     assert!(last.routes.is_empty() && last.certs.is_empty() && last.route_count == 0);
-    assert!(translator.ingresses.is_empty() && translator.by_service.is_empty() && translator.by_secret.is_empty());
+    assert!(
+        translator.ingresses.is_empty()
+            && translator.by_service.is_empty()
+            && translator.by_secret.is_empty()
+    );
     assert!(translator.hosts.is_empty() && translator.tls_hosts.is_empty());
     assert!(translator.shared.certificates.is_empty());
 }
@@ -373,7 +388,12 @@ fn one_change_among_ten_thousand() {
     let read = resident();
     let start = Instant::now();
     let first = translator.translate(&cluster, &Dirty::everything());
-    println!("all: {:?}; cluster {} KiB, translated {} KiB", start.elapsed(), read - before, resident() - read);
+    println!(
+        "all: {:?}; cluster {} KiB, translated {} KiB",
+        start.elapsed(),
+        read - before,
+        resident() - read
+    );
     drop(first);
     let mut published = translator.translate(&cluster, &Dirty::default());
     let mut times = Vec::new();

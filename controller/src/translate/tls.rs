@@ -32,7 +32,9 @@ pub(super) struct Blocks {
 /// rule without host.
 fn standing_for(rule: &HostPattern) -> impl Iterator<Item = HostPattern> {
     let wildcard = match rule {
-        HostPattern::Exact(name) => name.split_once('.').map(|(_, parent)| HostPattern::Wildcard(parent.into())),
+        HostPattern::Exact(name) => {
+            name.split_once('.').map(|(_, parent)| HostPattern::Wildcard(parent.into()))
+        }
         _ => None,
     };
     let own = (*rule != HostPattern::Any).then(|| rule.clone());
@@ -68,8 +70,9 @@ impl Blocks {
                         if rules.contains(&host) {
                             declared.push((i, host.clone()));
                         } else {
-                            let message =
-                                format!("no rule of this Ingress has the host {host}; its certificate is not served");
+                            let message = format!(
+                                "no rule of this Ingress has the host {host}; its certificate is not served"
+                            );
                             findings.add(Reason::TlsHostNotInRules, field, message);
                         }
                         hosts.insert(host);
@@ -146,7 +149,7 @@ pub(super) fn choose(
     let losers = losers.map(|(key, claim)| {
         let message = match chosen {
             Some(chosen) => format!("host {host} is served with the certificate of Secret {}", chosen.secret),
-            None => format!("host {host} belongs to the older Ingress {owner}, whose Secret cannot be used"),
+            None => format!("host {host} belongs to Ingress {owner}, whose Secret cannot be used"),
         };
         let field = format!("spec.tls[{}]", claim.block).into();
         let finding = Finding { reason: Reason::TlsHostTaken, field, message: message.into() };

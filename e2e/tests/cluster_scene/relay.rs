@@ -3,6 +3,8 @@
 use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use ingress_e2e::TempDir;
@@ -32,6 +34,7 @@ enum Mode {
 pub struct Relay {
     addr: SocketAddr,
     mode: watch::Sender<Mode>,
+    accepts: Arc<AtomicUsize>,
     task: JoinHandle<()>,
     dir: TempDir,
 }
@@ -43,14 +46,17 @@ impl Relay {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let addr = listener.local_addr().unwrap();
         let (mode, modes) = watch::channel(Mode::Open);
+        let accepts = Arc::new(AtomicUsize::new(0));
+        let counter = accepts.clone();
         let task = tokio::spawn(async move {
             let mut connections = JoinSet::new();
             while let Ok((client, _)) = listener.accept().await {
+                counter.fetch_add(1, Ordering::SeqCst);
                 connections.spawn(pass(client, server, modes.clone()));
                 while connections.try_join_next().is_some() {}
             }
         });
-        Self { addr, mode, task, dir: TempDir::new("relay") }
+        Self { addr, mode, accepts, task, dir: TempDir::new("relay") }
     }
 
     /// A copy of a kubeconfig that leads here.
@@ -58,6 +64,11 @@ impl Relay {
         let mut config: Value = serde_json::from_slice(&std::fs::read(of).unwrap()).unwrap();
         config["clusters"][0]["cluster"]["server"] = format!("https://{}", self.addr).into();
         self.dir.write("kubeconfig", config.to_string())
+    }
+
+    /// Connections accepted so far, those that were cut at once included.
+    pub fn accepts(&self) -> usize {
+        self.accepts.load(Ordering::SeqCst)
     }
 
     pub fn open(&self) {
@@ -88,10 +99,7 @@ async fn pass(client: TcpStream, server: SocketAddr, modes: watch::Receiver<Mode
     let both_ways = async {
         let server = TcpStream::connect(server).await?;
         let ((from_client, to_client), (from_server, to_server)) = (client.into_split(), server.into_split());
-        tokio::try_join!(
-            copy(from_client, to_server, None),
-            copy(from_server, to_client, Some(modes))
-        )?;
+        tokio::try_join!(copy(from_client, to_server, None), copy(from_server, to_client, Some(modes)))?;
         io::Result::Ok(())
     };
     tokio::select! {

@@ -98,6 +98,7 @@ async fn send(shared: &Arc<Shared>, raw: &str) -> Seen {
     let (mut client, server) = tokio::io::duplex(1 << 20);
     client.write_all(raw.as_bytes()).await.unwrap();
     let stream = EdgeStream::new(Box::new(server), shared.clone()).unwrap();
+    stream.conn().expect_head();
     let mut session = Session::new_h1(Box::new(stream));
     let gateway = Gateway::new(shared.clone());
     assert!(session.as_downstream_mut().read_request().await.unwrap(), "{raw:?}");
@@ -123,6 +124,12 @@ async fn each_verdict_has_its_answer_and_our_name_on_it() {
         (get("/a/../b"), 400, "400 Bad Request"),
         (get("/%2e%2e/"), 400, ""),
         (get("/x#y"), 400, ""),
+        (get("/a b"), 400, ""),
+        (get("/a\x01b"), 400, ""),
+        (get("admin"), 400, ""),
+        (get("?x=1"), 400, ""),
+        (get("*"), 400, ""),
+        (format!("POST / HTTP/1.1\r\nHost: {HOST}\r\nTransfer-Encoding: chunked\r\n\r\n\r\nhello\r\n0\r\n\r\n"), 400, ""),
         ("GET / HTTP/1.1\r\nHost: other.example\r\n\r\n".into(), 404, "404 Not Found"),
         ("GET / HTTP/1.1\r\n\r\n".into(), 400, ""),
         (format!("GET / HTTP/1.1\r\nHost: {HOST}:99999\r\n\r\n"), 400, ""),

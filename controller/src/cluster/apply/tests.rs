@@ -14,7 +14,11 @@ fn service(name: &str, version: &str, port: u16) -> ServiceObject {
 }
 
 fn slice(name: &str, ip: &str) -> SliceObject {
-    SliceObject { name: name.into(), ports: [("".into(), 80)].into(), addresses: [ip.parse().unwrap()].into() }
+    SliceObject {
+        name: name.into(),
+        ports: [("".into(), 80)].into(),
+        addresses: [ip.parse().unwrap()].into(),
+    }
 }
 
 fn dirty(change: impl FnOnce(&mut Dirty)) -> Vec<String> {
@@ -66,7 +70,8 @@ fn slices_follow_their_service() {
 
 #[test]
 fn classes_and_secrets_are_compared_too() {
-    let text = "{apiVersion: networking.k8s.io/v1, kind: IngressClass, metadata: {name: c}, spec: {controller: x}}";
+    let text =
+        "{apiVersion: networking.k8s.io/v1, kind: IngressClass, metadata: {name: c}, spec: {controller: x}}";
     let class = |controller: &str| {
         let cluster = objects(&text.replace(": x}", &format!(": {controller}}}")));
         (*cluster.classes["c"]).clone()

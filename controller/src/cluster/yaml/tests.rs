@@ -106,7 +106,8 @@ metadata: {name: i, annotations: {ingress.tak-os.org/ssl-redirect: false}}
     let names = names(text);
     assert_eq!(names.len(), 7, "{names:?}");
     assert_eq!((names[0].as_str(), names[2].as_str()), ("service default/a", "service default/b"));
-    assert!(names[1].starts_with("line "), "{names:?}");
+    // lines of the file, not of the document
+    assert!(names[1].starts_with("line 6: ") && names[1].contains("at line 5"), "{names:?}");
     assert_eq!(names[3], "line 10: apiVersion or kind is missing");
     assert_eq!(names[4], "line 12: Service without metadata.name");
     assert_eq!(
@@ -162,7 +163,10 @@ spec:
     assert_eq!((ingress.tls[0].secret.as_deref(), ingress.tls[1].secret.as_deref()), (Some("s"), None));
     let paths = &ingress.rules[0].paths;
     let types: Vec<_> = paths.iter().map(|path| path.path_type).collect();
-    assert_eq!(types, [PathType::Exact, PathType::ImplementationSpecific, PathType::Unknown, PathType::Prefix]);
+    assert_eq!(
+        types,
+        [PathType::Exact, PathType::ImplementationSpecific, PathType::Unknown, PathType::Prefix]
+    );
     let service = |port| PathBackend::Service { name: "web".into(), port };
     assert_eq!(paths[0].backend, service(PortRef::Number(80)));
     assert_eq!(paths[1].backend, service(PortRef::Name("http".into())));

@@ -64,9 +64,7 @@ fn resolve(settings: &Settings, service: &str, port: PortRef) -> (Arc<Backend>, 
 fn shown(backend: &Backend) -> String {
     match &backend.address {
         BackendAddress::Name(name, port) => format!("{name}:{port}"),
-        BackendAddress::Endpoints(all) => {
-            all.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
-        }
+        BackendAddress::Endpoints(all) => all.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "),
         BackendAddress::Unavailable(why) => format!("{why:?}"),
     }
 }
@@ -94,7 +92,11 @@ fn services_are_reached_by_name_and_service_port() {
         (PortRef::None, "NoPort", 0, Some(Reason::ServicePortNotFound)),
     ] {
         let (backend, problem) = resolve(&settings, "web", port.clone());
-        assert_eq!((shown(&backend).as_str(), backend.service.port, problem), (want, resolved, reason), "{port:?}");
+        assert_eq!(
+            (shown(&backend).as_str(), backend.service.port, problem),
+            (want, resolved, reason),
+            "{port:?}"
+        );
         assert_eq!(&*backend.tls_name, "web.ns.svc");
     }
     let (backend, problem) = resolve(&settings, "gone", number(80));

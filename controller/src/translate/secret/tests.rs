@@ -114,7 +114,8 @@ fn what_cannot_be_served_is_told_apart_without_a_word_of_it() {
     let ((crt, key), (_, other)) = (pair(), pair());
     let p256 = p256();
     let locked = text(p256.private_key_to_pem_pkcs8_passphrase(Cipher::aes_128_cbc(), b"x").unwrap());
-    let locked_sec1 = p256.ec_key().unwrap().private_key_to_pem_passphrase(Cipher::aes_128_cbc(), b"x").unwrap();
+    let locked_sec1 =
+        p256.ec_key().unwrap().private_key_to_pem_passphrase(Cipher::aes_128_cbc(), b"x").unwrap();
     let locked_crt = crt.replace(
         "CERTIFICATE-----\n",
         "CERTIFICATE-----\nProc-Type: 4,ENCRYPTED\nDEK-Info: AES-128-CBC,00112233445566778899AABBCCDDEEFF\n\n",
