@@ -50,7 +50,11 @@ pub async fn serve(listener: TcpListener, registry: Registry, readiness: Readine
     }
 }
 
-async fn answer(request: Request<Incoming>, registry: Registry, readiness: &Readiness) -> Response<Full<Bytes>> {
+async fn answer(
+    request: Request<Incoming>,
+    registry: Registry,
+    readiness: &Readiness,
+) -> Response<Full<Bytes>> {
     if request.method() != Method::GET && request.method() != Method::HEAD {
         let mut response = text(StatusCode::METHOD_NOT_ALLOWED, "method not allowed\n");
         response.headers_mut().insert(ALLOW, hyper::header::HeaderValue::from_static("GET, HEAD"));
@@ -69,11 +73,16 @@ async fn answer(request: Request<Incoming>, registry: Registry, readiness: &Read
                 .and_then(|v| v.to_str().ok())
                 .is_some_and(|v| v.contains("application/openmetrics-text"));
             // Ten thousand hosts take a tenth of a second to encode.
-            let encoded = tokio::task::spawn_blocking(move || if open { openmetrics(&registry) } else { plain(&registry) });
+            let encoded =
+                tokio::task::spawn_blocking(
+                    move || if open { openmetrics(&registry) } else { plain(&registry) },
+                );
             match encoded.await {
                 Ok(Ok((kind, body))) => {
                     let mut response = Response::new(Full::from(body));
-                    response.headers_mut().insert(CONTENT_TYPE, hyper::header::HeaderValue::from_static(kind));
+                    response
+                        .headers_mut()
+                        .insert(CONTENT_TYPE, hyper::header::HeaderValue::from_static(kind));
                     response
                 }
                 _ => text(StatusCode::INTERNAL_SERVER_ERROR, "metrics could not be encoded\n"),
@@ -113,11 +122,15 @@ fn openmetrics(registry: &Registry) -> Encoded {
     }
     let mut out = String::with_capacity(text.len() + 16);
     for line in text.lines() {
-        let header = line.strip_prefix("# HELP ").map(|r| ("# HELP ", r)).or(line.strip_prefix("# TYPE ").map(|r| ("# TYPE ", r)));
+        let header = line
+            .strip_prefix("# HELP ")
+            .map(|r| ("# HELP ", r))
+            .or(line.strip_prefix("# TYPE ").map(|r| ("# TYPE ", r)));
         match header {
             Some((mark, rest)) => {
                 let (name, tail) = rest.split_once(' ').unwrap_or((rest, ""));
-                let family = if counters.contains(name) { name.strip_suffix("_total").unwrap_or(name) } else { name };
+                let family =
+                    if counters.contains(name) { name.strip_suffix("_total").unwrap_or(name) } else { name };
                 out.push_str(&format!("{mark}{family} {tail}\n"));
             }
             None => {

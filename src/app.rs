@@ -63,7 +63,8 @@ pub fn run(mut settings: Settings) -> Result<(), Failure> {
     let controller_metrics =
         ingress_controller::Metrics::register(&registry).context("cannot register metrics")?;
     process_metrics(&registry).context("cannot register metrics")?;
-    let sink = LogSink::new(std::io::stdout(), metrics.log_dropped()).context("cannot start the log writer")?;
+    let sink =
+        LogSink::new(std::io::stdout(), metrics.log_dropped()).context("cannot start the log writer")?;
     let _flush = FlushAtExit(sink.clone());
 
     let control = runtime("control", 2).context("cannot start the control-plane runtime")?;
@@ -81,11 +82,14 @@ pub fn run(mut settings: Settings) -> Result<(), Failure> {
     let guard = match (&settings.deny_backends, &settings.mode) {
         (Deny::List(list), _) => DialGuard::from_cidrs(list.clone()),
         (Deny::Nothing, _) | (Deny::Default, Mode::Manifests(_) | Mode::Demo) => DialGuard::none(),
-        (Deny::Default, Mode::Cluster { .. }) => DialGuard::default_deny(ingress_proxy::dial::own_addresses().context("cannot list this host's addresses")?),
+        (Deny::Default, Mode::Cluster { .. }) => DialGuard::default_deny(
+            ingress_proxy::dial::own_addresses().context("cannot list this host's addresses")?,
+        ),
     };
 
     let (publisher, reader) = ingress_core::channel();
-    for (listener, socket) in [("http", &bound.http), ("https", &bound.https), ("metrics", &metrics_listener)] {
+    for (listener, socket) in [("http", &bound.http), ("https", &bound.https), ("metrics", &metrics_listener)]
+    {
         let address = socket.local_addr().context("a bound socket has no address")?;
         tracing::info!(listener, %address, "listening");
     }
@@ -202,7 +206,8 @@ fn source(settings: &Settings, control: &Runtime) -> Result<(Source, Option<demo
             Err(Failure::Usage(format!("--manifests={}: accepted: a folder of YAML files", dir.display())))
         }
         Mode::Demo => {
-            let demo = control.block_on(demo::Demo::new(&settings.proxy)).context("cannot set up the demo")?;
+            let demo =
+                control.block_on(demo::Demo::new(&settings.proxy)).context("cannot set up the demo")?;
             Ok((Source::Manifests(demo.dir.clone()), Some(demo)))
         }
     }
@@ -263,7 +268,10 @@ fn runtime(name: &'static str, threads: usize) -> std::io::Result<Runtime> {
 }
 
 fn process_metrics(registry: &Registry) -> Result<(), prometheus::Error> {
-    let info = IntGaugeVec::new(Opts::new("tak_ingress_build_info", "Always 1; the build is in the labels."), &["version"])?;
+    let info = IntGaugeVec::new(
+        Opts::new("tak_ingress_build_info", "Always 1; the build is in the labels."),
+        &["version"],
+    )?;
     info.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
     registry.register(Box::new(info))?;
     registry.register(Box::new(prometheus::process_collector::ProcessCollector::for_self()))

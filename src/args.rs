@@ -213,7 +213,10 @@ fn count(s: &str) -> Result<u32, String> {
 }
 
 fn threads(s: &str) -> Result<usize, String> {
-    digits::<u16>(s).filter(|n| *n <= 1024).map(usize::from).ok_or_else(|| "accepted: a whole number, 0 to 1024".into())
+    digits::<u16>(s)
+        .filter(|n| *n <= 1024)
+        .map(usize::from)
+        .ok_or_else(|| "accepted: a whole number, 0 to 1024".into())
 }
 
 fn digits<T: std::str::FromStr>(s: &str) -> Option<T> {
@@ -324,7 +327,9 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Settings, Stop>
     let args = Args::from_arg_matches(&matches).map_err(stop)?;
     // The demo serves where no privilege is needed, unless ports were asked for.
     let given = |id: &str| {
-        let source = |m: &clap::ArgMatches| m.value_source(id).is_some_and(|s| s != clap::parser::ValueSource::DefaultValue);
+        let source = |m: &clap::ArgMatches| {
+            m.value_source(id).is_some_and(|s| s != clap::parser::ValueSource::DefaultValue)
+        };
         source(&matches) || matches.subcommand().is_some_and(|(_, m)| source(m))
     };
     let demo = matches!(args.command, Some(Command::Demo));
@@ -423,7 +428,9 @@ fn stop(error: clap::Error) -> Stop {
             let value = context(ContextKind::InvalidValue).unwrap_or_default();
             let accepted = match context(ContextKind::ValidValue) {
                 Some(values) if !values.is_empty() => format!("accepted: {values}"),
-                _ => std::error::Error::source(&error).map(ToString::to_string).unwrap_or("accepted: a value".into()),
+                _ => std::error::Error::source(&error)
+                    .map(ToString::to_string)
+                    .unwrap_or("accepted: a value".into()),
             };
             format!("{name}={value}: {accepted}")
         }
@@ -459,7 +466,10 @@ mod tests {
         assert_eq!(s.proxy.client_read_timeout, Some(Duration::from_secs(60)));
         assert_eq!(s.proxy.client_keepalive_timeout, Some(Duration::from_secs(60)));
         assert_eq!(s.shutdown_timeout, Duration::from_secs(30));
-        assert_eq!((s.translate.ingress_class.as_str(), s.translate.process_without_class), ("tak-os", false));
+        assert_eq!(
+            (s.translate.ingress_class.as_str(), s.translate.process_without_class),
+            ("tak-os", false)
+        );
         assert_eq!(s.translate.cluster_domain, "cluster.local");
         assert!(s.access_log && s.log_json && matches!(s.mode, Mode::Cluster { .. }));
         assert_eq!(s.deny_backends, Deny::Default);
@@ -468,9 +478,18 @@ mod tests {
     #[test]
     fn both_spellings_booleans_and_the_last_one_count() {
         let s = parsed(&[
-            "--http-port=81", "--http-port", "82", "--process-without-class", "--access-log=false", "--access-log=true",
-            "--dns-servers=127.0.0.1:5353,10.0.0.10", "--deny-backend-cidrs=none", "--default-tls-secret=a/b",
-            "--client-read-timeout=300ms", "--upstream-keepalive-timeout=0", "--watch-namespace=a, b",
+            "--http-port=81",
+            "--http-port",
+            "82",
+            "--process-without-class",
+            "--access-log=false",
+            "--access-log=true",
+            "--dns-servers=127.0.0.1:5353,10.0.0.10",
+            "--deny-backend-cidrs=none",
+            "--default-tls-secret=a/b",
+            "--client-read-timeout=300ms",
+            "--upstream-keepalive-timeout=0",
+            "--watch-namespace=a, b",
         ])
         .unwrap();
         assert_eq!(s.proxy.http_port, 82);
@@ -491,15 +510,27 @@ mod tests {
             ("--http-port=65536", "--http-port=65536: accepted: a port number, 0 to 65535"),
             ("--https-port=-1", "--https-port=-1: accepted: a port number, 0 to 65535"),
             ("--bind-address=host", "--bind-address=host: accepted: an IP address"),
-            ("--max-header-size=64k", "--max-header-size=64k: accepted: bytes, or a number with Ki, Mi or Gi"),
-            ("--response-buffer-size=all", "--response-buffer-size=all: accepted: bytes, or a number with Ki, Mi or Gi, or unlimited"),
+            (
+                "--max-header-size=64k",
+                "--max-header-size=64k: accepted: bytes, or a number with Ki, Mi or Gi",
+            ),
+            (
+                "--response-buffer-size=all",
+                "--response-buffer-size=all: accepted: bytes, or a number with Ki, Mi or Gi, or unlimited",
+            ),
             ("--max-header-size=1", "--max-header-size=1: accepted: 1Ki to 1Mi"),
-            ("--client-read-timeout=60", "--client-read-timeout=60: accepted: a number with ms, s, m or h (31 days at most), or 0 for off"),
+            (
+                "--client-read-timeout=60",
+                "--client-read-timeout=60: accepted: a number with ms, s, m or h (31 days at most), or 0 for off",
+            ),
             ("--access-log=maybe", "--access-log=maybe: accepted: true, false"),
             ("--log-level=loud", "--log-level=loud: accepted: off, error, warn, info, debug, trace"),
             ("--default-tls-secret=x", "--default-tls-secret=x: accepted: namespace/name"),
             ("--dns-servers=x", "--dns-servers=x: accepted: ip or ip:port, separated by commas"),
-            ("--deny-backend-cidrs=10/8", "--deny-backend-cidrs=10/8: accepted: CIDRs separated by commas, or none"),
+            (
+                "--deny-backend-cidrs=10/8",
+                "--deny-backend-cidrs=10/8: accepted: CIDRs separated by commas, or none",
+            ),
             ("--ingress-class=", "--ingress-class=: accepted: a class name"),
             ("--threads=x", "--threads=x: accepted: a whole number, 0 to 1024"),
             ("--http-prot=1", "--http-prot: no such flag; did you mean --http-port?"),

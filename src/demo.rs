@@ -42,7 +42,8 @@ impl Drop for Demo {
 impl Demo {
     /// Starts the backend and writes the manifests.
     pub async fn new(config: &ingress_proxy::Config) -> Result<Self> {
-        let listener = TcpListener::bind(("127.0.0.1", 0)).await.context("no loopback port for the backend")?;
+        let listener =
+            TcpListener::bind(("127.0.0.1", 0)).await.context("no loopback port for the backend")?;
         let backend = listener.local_addr()?.port();
         tokio::spawn(echo(listener));
         let dir = std::env::temp_dir().join(format!("tak-os-ingress-demo-{}", std::process::id()));
@@ -102,7 +103,10 @@ fn certificate(host: &str) -> Result<(String, String)> {
     let names = SubjectAlternativeName::new().dns(host).build(&certificate.x509v3_context(None, None))?;
     certificate.append_extension(names)?;
     certificate.sign(&key, MessageDigest::sha256())?;
-    Ok((String::from_utf8(certificate.build().to_pem()?)?, String::from_utf8(key.private_key_to_pem_pkcs8()?)?))
+    Ok((
+        String::from_utf8(certificate.build().to_pem()?)?,
+        String::from_utf8(key.private_key_to_pem_pkcs8()?)?,
+    ))
 }
 
 /// Answers every request with what arrived.
@@ -116,7 +120,9 @@ async fn echo(listener: TcpListener) {
                 }
                 Ok::<_, Infallible>(Response::new(Full::new(Bytes::from(body))))
             });
-            let _ = hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
+            let _ = hyper::server::conn::http1::Builder::new()
+                .serve_connection(TokioIo::new(stream), service)
+                .await;
         });
     }
 }

@@ -55,7 +55,9 @@ impl Name {
     /// The namespace that the object is in, or belongs to through its Service.
     pub(crate) fn namespace(&self) -> Option<&Arc<str>> {
         match self {
-            Name::Ingress(key) | Name::Service(key) | Name::Slice(key, _) | Name::Secret(key) => Some(&key.namespace),
+            Name::Ingress(key) | Name::Service(key) | Name::Slice(key, _) | Name::Secret(key) => {
+                Some(&key.namespace)
+            }
             Name::Class(_) => None,
         }
     }

@@ -125,13 +125,17 @@ impl Begin<'_> {
             metrics: self.metrics.clone(),
         };
         self.tasks.spawn(async move {
+            let mut trouble = Trouble::default();
             loop {
                 let stream = watcher(api.clone(), config.clone());
-                if AssertUnwindSafe(watch.follow::<K>(stream)).catch_unwind().await.is_ok() {
-                    return;
+                match AssertUnwindSafe(watch.follow::<K>(stream, &mut trouble)).catch_unwind().await {
+                    Ok(Ended::Unheard) => return,
+                    Ok(Ended::CutOff) => {}
+                    Err(_) => {
+                        tracing::error!(kind = %K::KIND, "a watch broke off: starting it anew");
+                        sleep(Duration::from_secs(1)).await;
+                    }
                 }
-                tracing::error!(kind = %K::KIND, "a watch broke off: starting it anew");
-                sleep(Duration::from_secs(1)).await;
             }
         });
     }
@@ -148,17 +152,28 @@ pub(crate) struct Watch {
     pub metrics: Metrics,
 }
 
+/// Why a watch is not followed any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ended {
+    /// The stream is over, or nobody listens.
+    Unheard,
+    /// The connection broke. What is behind it may be another store by now, one whose revisions
+    /// have not come as far: a watch that goes on from the old one would wait in silence, and miss
+    /// what happens below it. Only a new list tells.
+    CutOff,
+}
+
 impl Watch {
-    /// Follows the stream until it ends or nobody listens any more.
+    /// Follows the stream until it ends, is cut off, or nobody listens any more.
     pub(crate) async fn follow<K: Watched>(
         &self,
         stream: impl Stream<Item = watcher::Result<Event<DeserializeGuard<K>>>>,
-    ) {
+        trouble: &mut Trouble,
+    ) -> Ended {
         let mut stream = pin!(stream);
         let mut list = Vec::new();
         let mut listed = 0_usize;
         let mut unreadable = HashSet::new();
-        let mut trouble = Trouble::default();
         while let Some(event) = stream.next().await {
             let update = match event {
                 // also sent ahead of each failing attempt: no sign of life
@@ -205,22 +220,26 @@ impl Watch {
                     }
                 }
                 Err(error) => {
-                    let (update, pause) = self.failed::<K>(&mut trouble, &error);
+                    let (update, pause) = self.failed::<K>(trouble, &error);
                     if let Some(update) = update
                         && self.updates.send(update).await.is_err()
                     {
-                        return;
+                        return Ended::Unheard;
                     }
                     sleep(pause).await;
+                    if matches!(error, watcher::Error::WatchStartFailed(_) | watcher::Error::WatchFailed(_)) {
+                        return Ended::CutOff;
+                    }
                     None
                 }
             };
             if let Some(update) = update
                 && self.updates.send(update).await.is_err()
             {
-                return;
+                return Ended::Unheard;
             }
         }
+        Ended::Unheard
     }
 
     fn one<K: Watched>(&self, object: DeserializeGuard<K>) -> Option<Update> {
@@ -347,7 +366,7 @@ fn status(error: &watcher::Error) -> Option<&Status> {
 
 /// How long a watch has been failing.
 #[derive(Default)]
-struct Trouble {
+pub(crate) struct Trouble {
     last: Option<Instant>,
     attempts: u32,
     refused: bool,

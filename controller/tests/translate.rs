@@ -8,6 +8,7 @@
 //! `#? sni` which certificate a client gets. `'@crt name'` and `'@key name'` stand for a certificate
 //! and its key, made at test time; one whose name begins with `old` has expired. `'@large value'` is
 //! longer than any certificate.
+#![allow(clippy::unwrap_used, clippy::panic)]
 
 use ingress_controller::cluster::{Cluster, Dirty, Parsed, parse_documents};
 use ingress_controller::finding::Outcome;

@@ -115,9 +115,11 @@ mod tests {
         assert!(held(Method::GET, &[("content-length", "6")], Some(0)).is_none(), "never");
         assert!(held(Method::HEAD, &[("content-length", "6")], Some(64)).is_none());
         assert!(held(Method::GET, &[], Some(64)).is_none());
-        for stream in
-            [("content-type", "text/event-stream"), ("content-type", "application/grpc+proto"), ("x-accel-buffering", "no")]
-        {
+        for stream in [
+            ("content-type", "text/event-stream"),
+            ("content-type", "application/grpc+proto"),
+            ("x-accel-buffering", "no"),
+        ] {
             assert!(held(Method::GET, &[("content-length", "6"), stream], Some(64)).is_none(), "{stream:?}");
         }
         let first = held(Method::GET, &[("content-length", "60")], Some(64));
@@ -127,7 +129,8 @@ mod tests {
     }
 
     fn six(budget: &Arc<Budget>) -> Held {
-        Held::wanted(&Method::GET, StatusCode::OK, &reply(&[("content-length", "6")]), Some(64), budget).unwrap()
+        Held::wanted(&Method::GET, StatusCode::OK, &reply(&[("content-length", "6")]), Some(64), budget)
+            .unwrap()
     }
 
     #[test]

@@ -18,8 +18,8 @@ use pingora_core::protocols::l4::socket::SocketAddr as PeerAddr;
 use pingora_core::protocols::raw_connect::ProxyDigest;
 use pingora_core::protocols::tls::SslDigest;
 use pingora_core::protocols::{
-    ALPN, GetProxyDigest, GetSocketDigest, GetTimingDigest, Peek, Shutdown, SocketDigest, Ssl, Stream, TimingDigest,
-    UniqueID, UniqueIDType,
+    ALPN, GetProxyDigest, GetSocketDigest, GetTimingDigest, Peek, Shutdown, SocketDigest, Ssl, Stream,
+    TimingDigest, UniqueID, UniqueIDType,
 };
 use pingora_core::server::configuration::ServerConf;
 use pingora_core::server::{Fds, ShutdownWatch};
@@ -28,13 +28,13 @@ use pingora_core::services::listening::Service;
 use pingora_http::ResponseHeader;
 use pingora_proxy::{HttpProxy, Session, http_proxy};
 use std::fmt;
+use std::future::Future;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::IntoRawFd;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::future::Future;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -47,6 +47,9 @@ const H2_CONNECTION_WINDOW: u32 = 1 << 20;
 /// Read buffer of a client connection; a larger one is touched whole by each idle connection.
 const READ_BUFFER: usize = 4096;
 const WRITE_BUFFER: usize = 1460;
+
+/// An idle connection keeps no more than this of its last request head.
+const KEPT_TAIL: usize = 1024;
 
 /// What is known of a client's connection, made once and shared by its requests.
 pub struct Conn {
@@ -74,7 +77,7 @@ pub struct Conn {
 #[derive(Default)]
 struct Follow {
     line: RequestLine,
-    /// The last piece of the head as it was read, where more than the head may stand in it.
+    /// The last piece of the head as it was read: the body may begin in it.
     tail: Vec<u8>,
     chunks: Option<Chunks>,
     broken: bool,
@@ -122,6 +125,9 @@ impl Conn {
         self.head_bytes.store(0, Ordering::Relaxed);
         let mut follow = self.follow.lock();
         follow.line = RequestLine::default();
+        if follow.tail.capacity() > KEPT_TAIL {
+            follow.tail = Vec::new();
+        }
         follow.tail.clear();
         follow.chunks = None;
         follow.broken = false;
@@ -208,7 +214,11 @@ impl Drop for EdgeStream {
 }
 
 impl AsyncRead for EdgeStream {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
         if !self.conn.reading_head.load(Ordering::Relaxed) {
             ready!(Pin::new(&mut self.inner).poll_read(cx, buf))?;
@@ -243,10 +253,7 @@ impl AsyncRead for EdgeStream {
         let mut follow = self.conn.follow.lock();
         follow.line.take(new);
         follow.tail.clear();
-        // A piece that ends with the head has no body in it.
-        if !new.ends_with(b"\r\n\r\n") {
-            follow.tail.extend_from_slice(new);
-        }
+        follow.tail.extend_from_slice(new);
         drop(follow);
         let this = &mut *self;
         if let Some(clock) = &mut this.clock {

@@ -95,7 +95,9 @@ impl Chunks {
                     State::Size { digits: digits + 1, size: size << 4 | u64::from(digit) }
                 }
                 (State::Size { digits: 1.., size }, b';') => State::Extension { size },
-                (State::Size { digits: 1.., size } | State::Extension { size }, b'\r') => State::SizeLf { size },
+                (State::Size { digits: 1.., size } | State::Extension { size }, b'\r') => {
+                    State::SizeLf { size }
+                }
                 (State::Extension { size }, b'\t' | b' '..=b'~' | 0x80..) => State::Extension { size },
                 (State::SizeLf { size: 0 }, b'\n') => State::TrailerStart,
                 (State::SizeLf { size }, b'\n') => State::Data { left: size },

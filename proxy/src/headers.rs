@@ -121,7 +121,9 @@ fn remove_nominated(headers: &mut HeaderMap) -> Result<(), Rejection> {
 fn remove_unwanted(headers: &mut HeaderMap) {
     let unwanted: Vec<HeaderName> = headers
         .keys()
-        .filter(|name| matches!(Field::of(name.as_str().as_bytes()), Field::Hop | Field::Managed | Field::Upgrade))
+        .filter(|name| {
+            matches!(Field::of(name.as_str().as_bytes()), Field::Hop | Field::Managed | Field::Upgrade)
+        })
         .cloned()
         .collect();
     for name in unwanted {
@@ -169,7 +171,8 @@ pub fn clean_response(response: &mut ResponseHeader) -> Reply {
                 b"content-length" => reply.length = value.to_str().ok().and_then(|v| v.parse().ok()),
                 b"content-type" => {
                     let kind = value.as_bytes();
-                    reply.streams |= kind.starts_with(b"text/event-stream") || kind.starts_with(b"application/grpc");
+                    reply.streams |=
+                        kind.starts_with(b"text/event-stream") || kind.starts_with(b"application/grpc");
                 }
                 _ => {}
             },
@@ -178,7 +181,9 @@ pub fn clean_response(response: &mut ResponseHeader) -> Reply {
                 reply.streams |= value.as_bytes().eq_ignore_ascii_case(b"no");
             }
             Some(b'k') if bytes == b"keep-alive" => hops.push(name.clone()),
-            Some(b'p') if bytes == b"proxy-connection" || bytes == b"proxy-authenticate" => hops.push(name.clone()),
+            Some(b'p') if bytes == b"proxy-connection" || bytes == b"proxy-authenticate" => {
+                hops.push(name.clone())
+            }
             Some(b'u') if bytes == b"upgrade" && !switching => hops.push(name.clone()),
             _ => {}
         }
@@ -263,8 +268,14 @@ mod tests {
         let mut names: Vec<_> = headers.keys().map(|n| n.as_str()).collect();
         names.sort_unstable();
         let want = [
-            "host", "x-authority", "x-forwarded-for", "x-forwarded-host", "x-forwarded-port", "x-forwarded-proto",
-            "x-mine", "x-real-ip",
+            "host",
+            "x-authority",
+            "x-forwarded-for",
+            "x-forwarded-host",
+            "x-forwarded-port",
+            "x-forwarded-proto",
+            "x-mine",
+            "x-real-ip",
         ];
         assert_eq!(names, want);
     }
@@ -291,7 +302,12 @@ mod tests {
         let mut names: Vec<_> = headers.keys().map(|n| n.as_str()).collect();
         names.sort_unstable();
         let want = [
-            "content-length", "host", "x-forwarded-for", "x-forwarded-host", "x-forwarded-port", "x-forwarded-proto",
+            "content-length",
+            "host",
+            "x-forwarded-for",
+            "x-forwarded-host",
+            "x-forwarded-port",
+            "x-forwarded-proto",
             "x-real-ip",
         ];
         assert_eq!(names, want);
@@ -312,8 +328,14 @@ mod tests {
         assert_eq!(with("POST", Version::HTTP_11, &ws), Ok(false));
         assert_eq!(with("GET", Version::HTTP_10, &ws), Ok(false));
         assert_eq!(with("GET", Version::HTTP_11, &[("Upgrade", "websocket")]), Ok(false));
-        assert_eq!(with("GET", Version::HTTP_11, &[("Connection", "Upgrade"), ("Upgrade", "websocket, h2c")]), Ok(false));
-        assert_eq!(with("GET", Version::HTTP_11, &[("Connection", "Upgrade"), ("Upgrade", "h2c")]), Ok(false));
+        assert_eq!(
+            with("GET", Version::HTTP_11, &[("Connection", "Upgrade"), ("Upgrade", "websocket, h2c")]),
+            Ok(false)
+        );
+        assert_eq!(
+            with("GET", Version::HTTP_11, &[("Connection", "Upgrade"), ("Upgrade", "h2c")]),
+            Ok(false)
+        );
         let body = [("Connection", "Upgrade"), ("Upgrade", "websocket"), ("Content-Length", "3")];
         assert_eq!(with("GET", Version::HTTP_11, &body), Err(Rejection::Malformed));
     }
@@ -321,7 +343,8 @@ mod tests {
     #[test]
     fn cookie_crumbs_become_one_field_in_order() {
         let headers =
-            rebuilt(Version::HTTP_2, "GET", &[("cookie", "a=1"), ("cookie", "b=2"), ("cookie", "c=3; d=4")]).unwrap();
+            rebuilt(Version::HTTP_2, "GET", &[("cookie", "a=1"), ("cookie", "b=2"), ("cookie", "c=3; d=4")])
+                .unwrap();
         assert_eq!(all(&headers, "cookie"), ["a=1; b=2; c=3; d=4"]);
     }
 

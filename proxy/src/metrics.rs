@@ -12,8 +12,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 const PREFIX: &str = "tak_ingress_";
-const SECONDS: &[f64] =
-    &[0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0];
+const SECONDS: &[f64] = &[0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0];
 const BYTES: &[f64] = &[256.0, 1024.0, 4096.0, 16384.0, 65536.0, 262144.0, 1048576.0, 16777216.0];
 const ROUTE: [&str; 3] = ["namespace", "ingress", "host"];
 
@@ -75,12 +74,22 @@ fn method_index(method: &Method) -> usize {
 impl Metrics {
     /// Creates the families and registers them.
     pub fn register(registry: &Registry) -> Result<Self, prometheus::Error> {
-        fn counters(r: &Registry, name: &str, help: &str, labels: &[&str]) -> Result<IntCounterVec, prometheus::Error> {
+        fn counters(
+            r: &Registry,
+            name: &str,
+            help: &str,
+            labels: &[&str],
+        ) -> Result<IntCounterVec, prometheus::Error> {
             let family = IntCounterVec::new(Opts::new(format!("{PREFIX}{name}"), help), labels)?;
             r.register(Box::new(family.clone()))?;
             Ok(family)
         }
-        fn histograms(r: &Registry, name: &str, help: &str, buckets: &[f64]) -> Result<HistogramVec, prometheus::Error> {
+        fn histograms(
+            r: &Registry,
+            name: &str,
+            help: &str,
+            buckets: &[f64],
+        ) -> Result<HistogramVec, prometheus::Error> {
             let opts = HistogramOpts::new(format!("{PREFIX}{name}"), help).buckets(buckets.to_vec());
             let family = HistogramVec::new(opts, &ROUTE)?;
             r.register(Box::new(family.clone()))?;
@@ -104,7 +113,12 @@ impl Metrics {
                 "Requests that matched a route, by method and status.",
                 &["namespace", "ingress", "host", "method", "code"],
             )?,
-            duration: histograms(r, "request_duration_seconds", "From request head to end of response.", SECONDS)?,
+            duration: histograms(
+                r,
+                "request_duration_seconds",
+                "From request head to end of response.",
+                SECONDS,
+            )?,
             connect: histograms(
                 r,
                 "upstream_connect_duration_seconds",
@@ -117,8 +131,18 @@ impl Metrics {
                 "From a ready backend connection to the response head.",
                 SECONDS,
             )?,
-            request_size: histograms(r, "request_size_bytes", "Request body bytes read from clients.", BYTES)?,
-            response_size: histograms(r, "response_size_bytes", "Response body bytes sent to clients.", BYTES)?,
+            request_size: histograms(
+                r,
+                "request_size_bytes",
+                "Request body bytes read from clients.",
+                BYTES,
+            )?,
+            response_size: histograms(
+                r,
+                "response_size_bytes",
+                "Response body bytes sent to clients.",
+                BYTES,
+            )?,
             upstream_errors: counters(
                 r,
                 "upstream_errors_total",
@@ -146,8 +170,16 @@ impl Metrics {
                 "tls_fallback_certificate_total",
                 "Handshakes answered with the self-signed fallback certificate.",
             )?,
-            panics: counter(r, "request_panics_total", "Requests that ended without a record: dropped or panicked.")?,
-            log_dropped: counter(r, "access_log_dropped_total", "Access log lines dropped because the output is slow.")?,
+            panics: counter(
+                r,
+                "request_panics_total",
+                "Requests that ended without a record: dropped or panicked.",
+            )?,
+            log_dropped: counter(
+                r,
+                "access_log_dropped_total",
+                "Access log lines dropped because the output is slow.",
+            )?,
             routes: Mutex::default(),
         })))
     }
@@ -185,11 +217,8 @@ impl Metrics {
         if all.is_empty() {
             return;
         }
-        let live: HashSet<(&str, &str, &str)> = snapshot
-            .routes
-            .routes()
-            .map(|r| (&*r.source.namespace, &*r.source.name, &*r.host))
-            .collect();
+        let live: HashSet<(&str, &str, &str)> =
+            snapshot.routes.routes().map(|r| (&*r.source.namespace, &*r.source.name, &*r.host)).collect();
         all.retain(|(namespace, ingress, host), entry| {
             if live.contains(&(&**namespace, &**ingress, &**host)) {
                 entry.gone_since = None;
@@ -269,7 +298,10 @@ impl Metrics {
     /// A backend failed a request.
     pub fn upstream_error(&self, route: &Route, reason: &str) {
         let source = &route.source;
-        self.0.upstream_errors.with_label_values(&[&*source.namespace, &*source.name, &*route.host, reason]).inc();
+        self.0
+            .upstream_errors
+            .with_label_values(&[&*source.namespace, &*source.name, &*route.host, reason])
+            .inc();
     }
 
     /// An attempt after the first.
@@ -327,7 +359,8 @@ impl Families {
     fn remove(&self, route: &RouteMetrics) {
         let (namespace, ingress, host) = &route.labels;
         let labels: [&str; 3] = [namespace, ingress, host];
-        for family in [&self.duration, &self.connect, &self.response, &self.request_size, &self.response_size] {
+        for family in [&self.duration, &self.connect, &self.response, &self.request_size, &self.response_size]
+        {
             let _ = family.remove_label_values(&labels);
         }
         let _ = self.retries.remove_label_values(&labels);
@@ -337,13 +370,23 @@ impl Families {
         let mut digits = itoa::Buffer::new();
         for (m, method) in METHODS.iter().enumerate() {
             for code in CODES.iter().filter(|_| route.requests[m].get().is_some()) {
-                let _ = self
-                    .requests
-                    .remove_label_values(&[&**namespace, &**ingress, &**host, method, digits.format(*code)]);
+                let _ = self.requests.remove_label_values(&[
+                    &**namespace,
+                    &**ingress,
+                    &**host,
+                    method,
+                    digits.format(*code),
+                ]);
             }
         }
         for (method, code) in route.rare.lock().iter() {
-            let _ = self.requests.remove_label_values(&[&**namespace, &**ingress, &**host, method, digits.format(*code)]);
+            let _ = self.requests.remove_label_values(&[
+                &**namespace,
+                &**ingress,
+                &**host,
+                method,
+                digits.format(*code),
+            ]);
         }
     }
 }
@@ -399,7 +442,9 @@ mod tests {
         metrics.sweep(&snapshot, t0 + KEEP_SERIES);
         let text = text(&registry);
         assert!(!text.contains("ingress=\"gone\""), "{text}");
-        assert!(text.contains(r#"requests_total{code="418",host="h.example",ingress="stays",method="other",namespace="ns"} 1"#));
+        assert!(text.contains(
+            r#"requests_total{code="418",host="h.example",ingress="stays",method="other",namespace="ns"} 1"#
+        ));
     }
 
     #[test]

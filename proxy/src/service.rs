@@ -8,8 +8,8 @@ use crate::edge::Conn;
 use crate::policy::{self, Verdict};
 use crate::respond::{self, Rejection};
 use crate::select::{self, Selected};
-use crate::upstream::{self, MAX_TRIES};
 use crate::strict::{Facts, check_target};
+use crate::upstream::{self, MAX_TRIES};
 use crate::{Shared, headers};
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -43,7 +43,8 @@ impl Gateway {
             if self.shared.draining.load(Ordering::Relaxed) {
                 session.set_keepalive(None);
             } else {
-                session.set_keepalive(Some(config.client_keepalive_timeout.map_or(0, |d| d.as_secs().max(1))));
+                session
+                    .set_keepalive(Some(config.client_keepalive_timeout.map_or(0, |d| d.as_secs().max(1))));
             }
         }
         session.set_read_timeout(config.client_read_timeout);
@@ -69,7 +70,8 @@ impl Gateway {
             }
         }
         let authority = select::authority(request).ok_or(Rejection::Malformed)?;
-        let Selected { route, port } = select::route(&self.shared.reader.peek(), &authority, request.uri.path())?;
+        let Selected { route, port } =
+            select::route(&self.shared.reader.peek(), &authority, request.uri.path())?;
         let tls = ctx.conn.as_ref().is_some_and(|c| c.tls);
         let verdict = policy::decide(&route, tls);
         ctx.route = Some(route);
@@ -131,9 +133,12 @@ impl ProxyHttp for Gateway {
         self.set_timeouts(session);
         let judged = line.map_err(|_| Rejection::Malformed).and_then(|()| self.judge(session, ctx));
         let rejection = match judged {
-            Ok(Judged { verdict: Verdict::Continue, facts, .. }) if self.too_large(&facts) => Rejection::BodyTooLarge,
+            Ok(Judged { verdict: Verdict::Continue, facts, .. }) if self.too_large(&facts) => {
+                Rejection::BodyTooLarge
+            }
             Ok(Judged { facts, authority, port, verdict: Verdict::Continue }) => match &ctx.conn {
-                Some(conn) => match headers::rebuild(session.req_header_mut(), &facts, conn, authority, port) {
+                Some(conn) => match headers::rebuild(session.req_header_mut(), &facts, conn, authority, port)
+                {
                     Ok(upgrade) => {
                         ctx.upgrade = upgrade;
                         return Ok(false);
@@ -326,7 +331,10 @@ impl ProxyHttp for Gateway {
         session.set_keepalive(None);
         ctx.rejection = Some(rejection);
         let answered = session.response_written().is_some_and(|r| !r.status.is_informational());
-        if rejection != Rejection::ClientGone && !answered && respond::reject(session, rejection).await.is_err() {
+        if rejection != Rejection::ClientGone
+            && !answered
+            && respond::reject(session, rejection).await.is_err()
+        {
             ctx.rejection = Some(Rejection::ClientGone);
         }
         FailToProxy { error_code: rejection.status().as_u16(), can_reuse_downstream: false }
@@ -434,7 +442,10 @@ fn write_record(
         record.opt("sni", conn.sni.as_deref().map(str::as_bytes));
     }
     record.opt("user_agent", field(USER_AGENT));
-    record.opt("referer", field(REFERER).map(|r| if shared.config.access_log_query { r } else { before_query(r) }));
+    record.opt(
+        "referer",
+        field(REFERER).map(|r| if shared.config.access_log_query { r } else { before_query(r) }),
+    );
     record.end();
 }
 

@@ -139,7 +139,9 @@ fn self_signed() -> Result<Native, ErrorStack> {
     certificate.set_not_after(&*Asn1Time::days_from_now(3650)?)?;
     certificate.set_pubkey(&key)?;
     certificate.append_extension(BasicConstraints::new().critical().build()?)?;
-    let names = SubjectAlternativeName::new().dns("tak-os-ingress.invalid").build(&certificate.x509v3_context(None, None))?;
+    let names = SubjectAlternativeName::new()
+        .dns("tak-os-ingress.invalid")
+        .build(&certificate.x509v3_context(None, None))?;
     certificate.append_extension(names)?;
     certificate.sign(&key, MessageDigest::sha256())?;
     Ok(Native { leaf: certificate.build(), rest: Vec::new(), key })

@@ -33,13 +33,17 @@ impl Connect for TunnelConnector {
         };
         let connecting = TcpStream::connect(address);
         let connected = match self.timeout {
-            Some(limit) => tokio::time::timeout(limit, connecting).await.or_err(ErrorType::ConnectTimedout, "tunnel")?,
+            Some(limit) => {
+                tokio::time::timeout(limit, connecting).await.or_err(ErrorType::ConnectTimedout, "tunnel")?
+            }
             None => connecting.await,
         };
         let tcp = connected.map_err(|e| {
             let kind = match e.kind() {
                 io::ErrorKind::ConnectionRefused => ErrorType::ConnectRefused,
-                io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable => ErrorType::ConnectNoRoute,
+                io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable => {
+                    ErrorType::ConnectNoRoute
+                }
                 io::ErrorKind::TimedOut => ErrorType::ConnectTimedout,
                 _ => ErrorType::ConnectError,
             };
@@ -73,7 +77,11 @@ impl VirtualSocket for Yielding {
 }
 
 impl AsyncRead for Yielding {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         if std::mem::take(&mut self.wrote) {
             cx.waker().wake_by_ref();
             return Poll::Pending;

@@ -2,8 +2,8 @@
 
 use crate::Shared;
 use crate::ctx::RequestCtx;
-use crate::respond::Rejection;
 use crate::resolve::ResolveError;
+use crate::respond::Rejection;
 use crate::tunnel::TunnelConnector;
 use ingress_core::{Backend, BackendAddress};
 use pingora_core::protocols::{ALPN, TcpKeepalive};
@@ -78,13 +78,15 @@ async fn address(
                 Some(addresses) => addresses,
                 None => {
                     let began = Instant::now();
-                    shared.resolver.resolve(name, budget.unwrap_or(DNS_BUDGET)).await.map_err(|e| match e {
-                        // The whole connect budget went into the look-up.
-                        ResolveError::Timeout if budget.is_some_and(|b| began.elapsed() >= b) => {
-                            Rejection::ConnectTimeout
-                        }
-                        _ => Rejection::Dns,
-                    })?
+                    shared.resolver.resolve(name, budget.unwrap_or(DNS_BUDGET)).await.map_err(
+                        |e| match e {
+                            // The whole connect budget went into the look-up.
+                            ResolveError::Timeout if budget.is_some_and(|b| began.elapsed() >= b) => {
+                                Rejection::ConnectTimeout
+                            }
+                            _ => Rejection::Dns,
+                        },
+                    )?
                 }
             };
             let ip = if tries == 0 { addresses.pick() } else { addresses.pick_nth(tries.into()) };
@@ -92,7 +94,9 @@ async fn address(
         }
         BackendAddress::Endpoints(list) => {
             let n = if list.len() > 1 { shared.rotation.fetch_add(1, Ordering::Relaxed) } else { 0 };
-            list.get(n % list.len().max(1)).copied().ok_or(Rejection::Unavailable(ingress_core::Unavailable::NoEndpoints))
+            list.get(n % list.len().max(1))
+                .copied()
+                .ok_or(Rejection::Unavailable(ingress_core::Unavailable::NoEndpoints))
         }
         BackendAddress::Unavailable(why) => Err(Rejection::Unavailable(*why)),
     }
@@ -124,10 +128,9 @@ pub fn cause(error: &Error, body_done: bool) -> Rejection {
     use ErrorType::*;
     match (error.esource(), error.etype()) {
         (ErrorSource::Upstream, ConnectTimedout | TLSHandshakeTimedout) => Rejection::ConnectTimeout,
-        (
-            ErrorSource::Upstream,
-            TLSHandshakeFailure | InvalidCert | HandshakeError | TLSWantX509Lookup,
-        ) => Rejection::Tls,
+        (ErrorSource::Upstream, TLSHandshakeFailure | InvalidCert | HandshakeError | TLSWantX509Lookup) => {
+            Rejection::Tls
+        }
         (
             ErrorSource::Upstream,
             ConnectRefused | ConnectNoRoute | ConnectError | BindError | SocketError | AcceptError

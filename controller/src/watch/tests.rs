@@ -54,8 +54,17 @@ fn words(update: Update) -> String {
     }
 }
 
+/// Follows a stream to its end, however often it is cut off.
+async fn follow<K: Watched>(
+    watch: &Watch,
+    stream: impl Stream<Item = watcher::Result<Event<DeserializeGuard<K>>>>,
+) {
+    let (mut stream, mut trouble) = (pin!(stream), Trouble::default());
+    while watch.follow::<K>(stream.as_mut(), &mut trouble).await == Ended::CutOff {}
+}
+
 async fn all(watch: Watch, mut receiver: mpsc::Receiver<Update>, items: Vec<Item<Ingress>>) -> Vec<String> {
-    watch.follow(stream::iter(items)).await;
+    follow(&watch, stream::iter(items)).await;
     drop(watch);
     let mut said = Vec::new();
     while let Some(update) = receiver.recv().await {
@@ -106,9 +115,9 @@ async fn an_object_that_does_not_decode_is_left_out_and_counted() {
         Ok(Event::InitApply(ingress("good"))),
         Ok(Event::InitDone),
     ];
-    watch.follow(stream::iter(items)).await;
+    follow(&watch, stream::iter(items)).await;
     assert_eq!(count(), Some(1.0));
-    watch.follow(stream::iter(vec![Ok(Event::Apply(broken("worse")))])).await;
+    follow(&watch, stream::iter(vec![Ok(Event::Apply(broken("worse")))])).await;
     assert_eq!(count(), Some(2.0));
     let said =
         all(watch, receiver, vec![Ok(Event::Apply(ingress("bad"))), Ok(Event::Delete(broken("worse")))])
@@ -148,7 +157,7 @@ async fn a_server_that_is_back_is_seen_within_two_seconds_of_a_short_outage() {
             Some((item, ()))
         });
         tokio::select! {
-            () = watch.follow(stream) => unreachable!(),
+            () = follow(&watch, stream) => unreachable!(),
             update = receiver.recv() => drop(update.unwrap()),
         }
         assert!(back.elapsed() <= Duration::from_secs(2), "{outage} ms: {:?}", back.elapsed());

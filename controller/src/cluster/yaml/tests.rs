@@ -107,7 +107,7 @@ metadata: {name: i, annotations: {ingress.tak-os.org/ssl-redirect: false}}
     assert_eq!(names.len(), 7, "{names:?}");
     assert_eq!((names[0].as_str(), names[2].as_str()), ("service default/a", "service default/b"));
     // lines of the file, not of the document
-    assert!(names[1].starts_with("line 6: ") && names[1].contains("at line 5"), "{names:?}");
+    assert!(names[1].starts_with("line 5: ") && names[1].contains("at line 5"), "{names:?}");
     assert_eq!(names[3], "line 10: apiVersion or kind is missing");
     assert_eq!(names[4], "line 12: Service without metadata.name");
     assert_eq!(

@@ -196,9 +196,32 @@ mod tests {
     #[test]
     fn broken_request_hosts_are_refused() {
         for raw in [
-            "", ".", "..", ".example.com", "a..b", "a.b..", "app.example.com:99999", "app.example.com:abc",
-            "app.example.com:-1", "app.example.com:+80", "a:1:2", "a b", "a/b", "a@b", "a,b", "a%2eb", "a\tb", "[::1",
-            "[::1]x", "[zz]", "[]", "ä.example", "*.example.com", "a?b", "a#b", "a\\b",
+            "",
+            ".",
+            "..",
+            ".example.com",
+            "a..b",
+            "a.b..",
+            "app.example.com:99999",
+            "app.example.com:abc",
+            "app.example.com:-1",
+            "app.example.com:+80",
+            "a:1:2",
+            "a b",
+            "a/b",
+            "a@b",
+            "a,b",
+            "a%2eb",
+            "a\tb",
+            "[::1",
+            "[::1]x",
+            "[zz]",
+            "[]",
+            "ä.example",
+            "*.example.com",
+            "a?b",
+            "a#b",
+            "a\\b",
         ] {
             assert!(parse(raw).is_err(), "{raw}");
         }
@@ -215,6 +238,8 @@ mod tests {
         }
         let p = |s: &str| s.parse::<HostPattern>().unwrap();
         assert!(p("a.x.y").within(&p("*.x.y")) && p("a.x.y").within(&p("a.x.y")) && p("*.x").within(&p("")));
-        assert!(!p("x.y").within(&p("*.x.y")) && !p("a.b.x.y").within(&p("*.x.y")) && !p("").within(&p("a.b")));
+        assert!(
+            !p("x.y").within(&p("*.x.y")) && !p("a.b.x.y").within(&p("*.x.y")) && !p("").within(&p("a.b"))
+        );
     }
 }

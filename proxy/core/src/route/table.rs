@@ -197,9 +197,14 @@ mod tests {
             let (v, lost) = VirtualHost::build(routes);
             let v = v.unwrap();
             assert!(lost.is_empty());
-            for (path, want) in
-                [("/aaa", "exact"), ("/aaa/", "a"), ("/aaa/ccc", "a"), ("/aaa/bbb/x", "b"), ("/aaaccc", "root"), ("/", "root")]
-            {
+            for (path, want) in [
+                ("/aaa", "exact"),
+                ("/aaa/", "a"),
+                ("/aaa/ccc", "a"),
+                ("/aaa/bbb/x", "b"),
+                ("/aaaccc", "root"),
+                ("/", "root"),
+            ] {
                 assert_eq!(name(v.find(path)).as_deref(), Some(want), "{path}");
             }
         }
@@ -213,7 +218,8 @@ mod tests {
             route(prefix("/x"), "alpha", 9),
         ]);
         assert_eq!(name(v.unwrap().find("/x")).as_deref(), Some("old"));
-        let lost: Vec<_> = lost.iter().map(|(l, w)| (l.source.name.to_string(), w.source.name.to_string())).collect();
+        let lost: Vec<_> =
+            lost.iter().map(|(l, w)| (l.source.name.to_string(), w.source.name.to_string())).collect();
         assert_eq!(lost, [("alpha".into(), "old".into()), ("young".into(), "old".into())]);
     }
 
@@ -223,7 +229,10 @@ mod tests {
         let mut t = RouteTable::default();
         assert_eq!(t.find("a.b", "/").err(), Some(NoMatch::Host));
         t.set(&"*.example.com".parse().unwrap(), host("wild"));
-        t.set(&"app.example.com".parse().unwrap(), VirtualHost::build(vec![route(exact("/only"), "app", 0)]).0);
+        t.set(
+            &"app.example.com".parse().unwrap(),
+            VirtualHost::build(vec![route(exact("/only"), "app", 0)]).0,
+        );
         assert_eq!(name(t.find("x.example.com", "/").ok()).as_deref(), Some("wild"));
         assert_eq!(t.find("a.x.example.com", "/").err(), Some(NoMatch::Host));
         assert_eq!(t.find("example.com", "/").err(), Some(NoMatch::Host));
@@ -270,8 +279,10 @@ mod tests {
             let v = v.unwrap();
             for _ in 0..40 {
                 let p = path(&mut rng);
-                let naive =
-                    routes.iter().filter(|r| r.path.matches(&p)).min_by(|a, b| Precedence(a).cmp(&Precedence(b)));
+                let naive = routes
+                    .iter()
+                    .filter(|r| r.path.matches(&p))
+                    .min_by(|a, b| Precedence(a).cmp(&Precedence(b)));
                 assert_eq!(name(v.find(&p)), name(naive), "{p} in round {round}");
             }
         }
