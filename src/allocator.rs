@@ -76,14 +76,16 @@ mod tests {
                 // SAFETY: layouts are not empty, blocks are used within their size and freed once.
                 unsafe {
                     let block = Allocator.alloc(layout);
-                    assert_eq!(block as usize % align, 0, "{layout:?}");
+                    assert!((block as usize).is_multiple_of(align), "{layout:?}");
                     block.write_bytes(7, size);
                     let grown = Allocator.realloc(block, layout, size * 2);
-                    assert_eq!(grown as usize % align, 0, "{layout:?}");
+                    assert!((grown as usize).is_multiple_of(align), "{layout:?}");
                     assert!((0..size).all(|i| *grown.add(i) == 7));
                     Allocator.dealloc(grown, Layout::from_size_align(size * 2, align).unwrap());
                     let zeroed = Allocator.alloc_zeroed(layout);
-                    assert!((0..size).all(|i| *zeroed.add(i) == 0) && zeroed as usize % align == 0);
+                    assert!(
+                        (0..size).all(|i| *zeroed.add(i) == 0) && (zeroed as usize).is_multiple_of(align)
+                    );
                     Allocator.dealloc(zeroed, layout);
                 }
             }

@@ -141,12 +141,6 @@ impl<'a> Reader<'a> {
         self.findings.add(Reason::UnsupportedAnnotation, row.key, message);
     }
 
-    /// Says of a key that is there without a value that it does nothing.
-    fn empty(&mut self, row: &Annotation) {
-        let message = format!("is empty and does nothing; accepted is {}", row.accepts);
-        self.findings.add(Reason::InvalidAnnotation, row.key, message);
-    }
-
     fn unknown(&mut self) {
         for key in self.annotations.keys() {
             if table().any(|row| row.key == &**key) {

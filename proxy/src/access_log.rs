@@ -22,9 +22,12 @@ const TICK: Duration = Duration::from_millis(50);
 #[derive(Clone)]
 pub struct LogSink(Arc<Inner>);
 
+/// The lines of one thread, shared with the writer alone.
+type Buffer = Arc<Mutex<Vec<u8>>>;
+
 struct Inner {
     id: u64,
-    buffers: Mutex<Vec<Arc<Mutex<Vec<u8>>>>>,
+    buffers: Mutex<Vec<Buffer>>,
     dropped: IntCounter,
     writer: std::thread::Thread,
     flushes: (Mutex<u64>, parking_lot::Condvar),
@@ -33,7 +36,7 @@ struct Inner {
 
 thread_local! {
     /// This thread's buffers, one a sink.
-    static MINE: RefCell<Vec<(u64, Arc<Mutex<Vec<u8>>>)>> = const { RefCell::new(Vec::new()) };
+    static MINE: RefCell<Vec<(u64, Buffer)>> = const { RefCell::new(Vec::new()) };
     static LINE: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -81,7 +84,7 @@ impl LogSink {
             let buffer = match mine.iter().position(|(id, _)| *id == self.0.id) {
                 Some(i) => &mine[i].1,
                 None => {
-                    let buffer: Arc<Mutex<Vec<u8>>> = Arc::default();
+                    let buffer = Buffer::default();
                     self.0.buffers.lock().push(buffer.clone());
                     mine.push((self.0.id, buffer));
                     &mine[mine.len() - 1].1
