@@ -5,9 +5,8 @@
 
 use ingress_e2e::cluster::Cluster;
 use ingress_e2e::dns::DnsServer;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::IpAddr;
-use tokio::io::AsyncReadExt;
 
 #[tokio::main]
 async fn main() {
@@ -22,6 +21,5 @@ async fn main() {
     let mut out = std::io::stdout();
     let _ = writeln!(out, "KUBECONFIG={}\nDNS={}", cluster.admin_kubeconfig().display(), dns.addr());
     let _ = out.flush();
-    let mut rest = Vec::new();
-    let _ = tokio::io::stdin().read_to_end(&mut rest).await;
+    let _ = tokio::task::spawn_blocking(|| std::io::stdin().read_to_end(&mut Vec::new())).await;
 }
