@@ -449,3 +449,30 @@ async fn answers_of_two_backends_never_mix() {
         assert_eq!((answer.status, answer.text().as_str()), (200, "hi"));
     }
 }
+
+#[tokio::test]
+async fn a_pipelined_request_is_read_as_strictly_as_the_first() {
+    let origin = Origin::echo().await;
+    let product = serve(everything_to(&origin)).await;
+    let first = format!("POST /1 HTTP/1.1\r\nHost: {HOST}\r\nContent-Length: 5\r\n\r\nhello");
+    let chunked = format!("POST /2 HTTP/1.1\r\nHost: {HOST}\r\nTransfer-Encoding: chunked\r\n\r\n");
+    let whole = format!("{first}{chunked}5\r\nworld\r\n0\r\n\r\nGET /3 HTTP/1.1\r\nHost: {HOST}\r\n\r\n");
+    let mut conn = RawConn::connect(product.http()).await.unwrap();
+    conn.send(whole).await.unwrap();
+    for (line, body) in [("POST /1", "hello"), ("POST /2", "world"), ("GET /3", "")] {
+        let answer = conn.read_response().await.unwrap();
+        assert_eq!(answer.status, 200, "{line}");
+        let echo = answer.json();
+        assert_eq!(echo["request_line"], format!("{line} HTTP/1.1"));
+        assert_eq!(echo["body"].as_str().unwrap_or_default(), body, "{line}");
+    }
+    for second in [
+        format!("GET /a b HTTP/1.1\r\nHost: {HOST}\r\n\r\n"),
+        format!("{chunked}5;a=\nb\r\nworld\r\n0\r\n\r\n"),
+    ] {
+        let mut conn = RawConn::connect(product.http()).await.unwrap();
+        conn.send(format!("{first}{second}")).await.unwrap();
+        assert_eq!(conn.read_response().await.unwrap().status, 200);
+        assert_eq!(conn.read_response().await.unwrap().status, 400, "{second:?}");
+    }
+}

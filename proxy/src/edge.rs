@@ -1,7 +1,7 @@
 //! Around Pingora's HTTP engine: the accept loops, what is known of a client's connection, and
 //! the limits that the engine does not have.
 
-use crate::framing::{BrokenChunk, Chunks, RequestLine};
+use crate::framing::{Body, RequestLine};
 use crate::respond::canned;
 use crate::service::Gateway;
 use crate::strict::Malformed;
@@ -66,7 +66,7 @@ pub struct Conn {
     /// A request head is being read; set by the connection loop, cleared by the first hook.
     reading_head: AtomicBool,
     head_bytes: AtomicUsize,
-    /// A chunked body is being followed.
+    /// The bytes behind the head are being followed.
     following: AtomicBool,
     /// How far the bytes of the current request were followed. One task reads a connection, so the
     /// lock is never waited for.
@@ -79,7 +79,9 @@ struct Follow {
     line: RequestLine,
     /// The last piece of the head as it was read: the body may begin in it.
     tail: Vec<u8>,
-    chunks: Option<Chunks>,
+    body: Option<Body>,
+    /// Bytes behind the body: the next request begins with them. The engine keeps them too.
+    ahead: Vec<u8>,
     broken: bool,
 }
 
@@ -120,17 +122,20 @@ impl Conn {
         session.as_downstream().digest()?.proxy_digest.as_ref()?.user_data.as_ref()?.downcast_ref()
     }
 
-    /// The next bytes are a request head.
+    /// The next bytes are a request head; some of them may have come with the request before.
     pub(crate) fn expect_head(&self) {
-        self.head_bytes.store(0, Ordering::Relaxed);
-        let mut follow = self.follow.lock();
-        follow.line = RequestLine::default();
+        let mut guard = self.follow.lock();
+        let follow = &mut *guard;
         if follow.tail.capacity() > KEPT_TAIL {
             follow.tail = Vec::new();
         }
         follow.tail.clear();
-        follow.chunks = None;
+        std::mem::swap(&mut follow.tail, &mut follow.ahead);
+        follow.line = RequestLine::default();
+        follow.line.take(&follow.tail);
+        follow.body = None;
         follow.broken = false;
+        self.head_bytes.store(follow.tail.len(), Ordering::Relaxed);
         self.following.store(false, Ordering::Relaxed);
         self.reading_head.store(true, Ordering::Relaxed);
     }
@@ -141,18 +146,27 @@ impl Conn {
         if self.follow.lock().line.bad() { Err(Malformed::RequestLine) } else { Ok(()) }
     }
 
-    /// A chunked body begins behind a head of `head` bytes: it is followed to its end.
-    pub fn follow_chunks(&self, head: usize) -> Result<(), Malformed> {
-        let mut follow = self.follow.lock();
-        let mut chunks = Chunks::default();
-        // A head that came with the bytes of the request before was not seen here; its body is not
-        // let through unseen.
-        let ahead = self.head_bytes.load(Ordering::Relaxed).checked_sub(head).ok_or(Malformed::Chunk)?;
-        let from = follow.tail.len().checked_sub(ahead).ok_or(Malformed::Chunk)?;
-        chunks.take(&follow.tail[from..]).map_err(|_| Malformed::Chunk)?;
-        follow.chunks = (!chunks.done()).then_some(chunks);
-        self.following.store(follow.chunks.is_some(), Ordering::Relaxed);
+    /// A body begins behind a head of `head` bytes: it is followed to its end, and what stands behind
+    /// it is noted.
+    pub fn follow_body(&self, head: usize, body: Body) -> Result<(), Malformed> {
+        let mut guard = self.follow.lock();
+        let follow = &mut *guard;
+        // All that was read beyond the head stands at the end of its last piece.
+        let beyond =
+            self.head_bytes.load(Ordering::Relaxed).checked_sub(head).ok_or(Malformed::RequestLine)?;
+        let from = follow.tail.len().checked_sub(beyond).ok_or(Malformed::RequestLine)?;
+        let mut body = body;
+        let behind = body.take(&follow.tail[from..]).map_err(|_| Malformed::Chunk)?;
+        follow.ahead.clear();
+        follow.ahead.extend_from_slice(behind);
+        follow.body = Some(body);
+        self.following.store(true, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// What follows is a tunnel: its bytes are nobody's business.
+    pub fn follow_no_more(&self) {
+        self.following.store(false, Ordering::Relaxed);
     }
 
     /// Whether the body was found to be broken while it was read.
@@ -225,16 +239,16 @@ impl AsyncRead for EdgeStream {
             if !self.conn.following.load(Ordering::Relaxed) {
                 return Poll::Ready(Ok(()));
             }
-            let mut follow = self.conn.follow.lock();
-            if let Some(chunks) = &mut follow.chunks {
-                if chunks.take(&buf.filled()[before..]).is_err() {
-                    follow.broken = true;
-                    buf.set_filled(before);
-                    return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, BrokenChunk)));
-                }
-                if chunks.done() {
-                    follow.chunks = None;
-                    self.conn.following.store(false, Ordering::Relaxed);
+            let mut guard = self.conn.follow.lock();
+            let follow = &mut *guard;
+            if let Some(body) = &mut follow.body {
+                match body.take(&buf.filled()[before..]) {
+                    Ok(behind) => follow.ahead.extend_from_slice(behind),
+                    Err(broken) => {
+                        follow.broken = true;
+                        buf.set_filled(before);
+                        return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, broken)));
+                    }
                 }
             }
             return Poll::Ready(Ok(()));

@@ -47,6 +47,29 @@ impl RequestLine {
     }
 }
 
+/// Follows the body of a request up to its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Body {
+    /// So many bytes are still to come.
+    Length(u64),
+    /// In chunks.
+    Chunked(Chunks),
+}
+
+impl Body {
+    /// Takes more bytes in; gives back those that stand behind the end of the body.
+    pub fn take<'a>(&mut self, bytes: &'a [u8]) -> Result<&'a [u8], BrokenChunk> {
+        match self {
+            Body::Length(left) => {
+                let n = usize::try_from(*left).unwrap_or(usize::MAX).min(bytes.len());
+                *left -= n as u64;
+                Ok(&bytes[n..])
+            }
+            Body::Chunked(chunks) => chunks.take(bytes),
+        }
+    }
+}
+
 /// Follows a chunked body (RFC 9112 section 7.1) up to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Chunks(State);
@@ -78,9 +101,12 @@ impl Default for Chunks {
 }
 
 impl Chunks {
-    /// Takes more bytes of the body in; what stands behind its end is not looked at.
-    pub fn take(&mut self, mut bytes: &[u8]) -> Result<(), BrokenChunk> {
+    /// Takes more bytes in; gives back those that stand behind the end of the body.
+    pub fn take<'a>(&mut self, mut bytes: &'a [u8]) -> Result<&'a [u8], BrokenChunk> {
         while let [b, rest @ ..] = bytes {
+            if self.0 == State::Done {
+                break;
+            }
             if let State::Data { left } = self.0 {
                 let n = usize::try_from(left).unwrap_or(usize::MAX).min(bytes.len());
                 bytes = &bytes[n..];
@@ -108,16 +134,10 @@ impl Chunks {
                 (State::Trailer, b'\r') => State::TrailerLf,
                 (State::TrailerLf, b'\n') => State::TrailerStart,
                 (State::TrailerStart | State::Trailer, b'\t' | b' '..=b'~' | 0x80..) => State::Trailer,
-                (State::Done, _) => return Ok(()),
                 _ => return Err(BrokenChunk),
             };
         }
-        Ok(())
-    }
-
-    /// Whether the body has ended.
-    pub fn done(self) -> bool {
-        self.0 == State::Done
+        Ok(bytes)
     }
 }
 
@@ -160,23 +180,39 @@ mod tests {
         }
     }
 
-    fn chunks(text: &[u8], step: usize) -> Result<bool, BrokenChunk> {
+    /// What is left behind the body, if it has ended.
+    fn chunks(text: &[u8], step: usize) -> Result<Option<Vec<u8>>, BrokenChunk> {
         let mut chunks = Chunks::default();
-        text.chunks(step).try_for_each(|part| chunks.take(part))?;
-        Ok(chunks.done())
+        let mut behind = Vec::new();
+        for part in text.chunks(step) {
+            behind.extend_from_slice(chunks.take(part)?);
+        }
+        Ok((chunks.0 == State::Done).then_some(behind))
+    }
+
+    #[test]
+    fn a_body_of_known_length_ends_there() {
+        let mut body = Body::Length(5);
+        assert_eq!(body.take(b"abc"), Ok(&b""[..]));
+        assert_eq!(body.take(b"deGET"), Ok(&b"GET"[..]));
+        assert_eq!(body.take(b" /"), Ok(&b" /"[..]));
     }
 
     #[test]
     fn chunked_bodies_are_followed_to_their_end() {
         for step in [1, 2, 1000] {
-            for (text, done) in [
-                (&b"5\r\nhello\r\n0\r\n\r\n"[..], true),
-                (b"5;a=b;c=\"d e\"\r\nhello\r\n0\r\nX: y\r\nZ: w\r\n\r\nGET / HTTP/1.1", true),
-                (b"A\r\n0123456789\r\n00\r\n\r\n", true),
-                (b"5\r\nhello\r\n", false),
-                (b"", false),
+            for (text, behind) in [
+                (&b"5\r\nhello\r\n0\r\n\r\n"[..], Some("")),
+                (
+                    b"5;a=b;c=\"d e\"\r\nhello\r\n0\r\nX: y\r\nZ: w\r\n\r\nGET / HTTP/1.1",
+                    Some("GET / HTTP/1.1"),
+                ),
+                (b"A\r\n0123456789\r\n00\r\n\r\n", Some("")),
+                (b"5\r\nhello\r\n", None),
+                (b"", None),
             ] {
-                assert_eq!(chunks(text, step), Ok(done), "{}", text.escape_ascii());
+                let behind = behind.map(|b| b.as_bytes().to_vec());
+                assert_eq!(chunks(text, step), Ok(behind), "{}", text.escape_ascii());
             }
             for bad in [
                 &b"5\nhello\r\n0\r\n\r\n"[..],

@@ -5,6 +5,7 @@ use crate::access_log::Record;
 use crate::buffer::Held;
 use crate::ctx::RequestCtx;
 use crate::edge::Conn;
+use crate::framing::{Body, Chunks};
 use crate::policy::{self, Verdict};
 use crate::respond::{self, Rejection};
 use crate::select::{self, Selected};
@@ -63,10 +64,10 @@ impl Gateway {
                 return Err(Rejection::HeadTooLarge);
             }
             facts.check_http1(&raw).map_err(|_| Rejection::Malformed)?;
-            if facts.chunked
-                && let Some(conn) = &ctx.conn
-            {
-                conn.follow_chunks(raw.len()).map_err(|_| Rejection::Malformed)?;
+            if let Some(conn) = &ctx.conn {
+                let body =
+                    if facts.chunked { Body::Chunked(Chunks::default()) } else { Body::Length(facts.length) };
+                conn.follow_body(raw.len(), body).map_err(|_| Rejection::Malformed)?;
             }
         }
         let authority = select::authority(request).ok_or(Rejection::Malformed)?;
@@ -141,6 +142,9 @@ impl ProxyHttp for Gateway {
                 {
                     Ok(upgrade) => {
                         ctx.upgrade = upgrade;
+                        if upgrade {
+                            conn.follow_no_more();
+                        }
                         return Ok(false);
                     }
                     Err(rejection) => rejection,
