@@ -130,7 +130,7 @@ struct Args {
     /// Suffix of Service DNS names
     #[arg(long, global = true, default_value = "cluster.local", value_parser = text("a DNS suffix"))]
     cluster_domain: String,
-    /// DNS servers, ip[:port] separated by commas; empty = /etc/resolv.conf
+    /// DNS servers, ip or ip:port, separated by commas; empty = /etc/resolv.conf
     #[arg(long, global = true, default_value = "", value_parser = servers)]
     dns_servers: Servers,
     /// Address ranges never dialled for backends: CIDRs separated by commas, or none

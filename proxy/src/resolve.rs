@@ -6,7 +6,7 @@
 //!
 //! * fresh for the record's TTL, within the configured bounds;
 //! * then served as it is while one look-up in the background renews it;
-//! * once [`SOFT_STALE`] old, waited for a moment first: a name nobody used for minutes may have moved, and
+//! * once `SOFT_STALE` old, waited for a moment first: a name nobody used for minutes may have moved, and
 //!   the address of a Pod may by now be another Pod's;
 //! * while the DNS server fails, served at once up to `stale_for`;
 //! * an answer that there is no such name counts at once: the Service is gone.
