@@ -121,7 +121,8 @@ pub fn settings(reader: Reader, metrics: Metrics) -> Result<TlsSettings, crate::
     Ok(settings)
 }
 
-/// The certificate for server names that nobody declared: made at start, P-256, good for ten years.
+/// The certificate for server names that nobody declared: made at start, P-256, valid for as long as
+/// scanners accept (397 days).
 fn self_signed() -> Result<Native, ErrorStack> {
     let key = PKey::from_ec_key(EcKey::generate(&*EcGroup::from_curve_name(Nid::X9_62_PRIME256V1)?)?)?;
     let mut name = X509NameBuilder::new()?;
@@ -136,7 +137,7 @@ fn self_signed() -> Result<Native, ErrorStack> {
     certificate.set_subject_name(&name)?;
     certificate.set_issuer_name(&name)?;
     certificate.set_not_before(&*Asn1Time::days_from_now(0)?)?;
-    certificate.set_not_after(&*Asn1Time::days_from_now(3650)?)?;
+    certificate.set_not_after(&*Asn1Time::days_from_now(397)?)?;
     certificate.set_pubkey(&key)?;
     certificate.append_extension(BasicConstraints::new().critical().build()?)?;
     let names = SubjectAlternativeName::new()
