@@ -112,6 +112,9 @@ struct Args {
     /// Time for a whole request head, however it trickles
     #[arg(long, global = true, default_value = "60s", value_parser = duration)]
     client_header_timeout: Time,
+    /// Time for a client's whole TLS hello
+    #[arg(long, global = true, default_value = "10s", value_parser = duration)]
+    tls_handshake_timeout: Time,
     /// Inactivity of a client that does not read its response
     #[arg(long, global = true, default_value = "60s", value_parser = duration)]
     client_write_timeout: Time,
@@ -369,6 +372,7 @@ impl Args {
                 client_read_timeout: self.client_read_timeout.0,
                 client_keepalive_timeout: self.client_keepalive_timeout.0,
                 client_header_timeout: self.client_header_timeout.0,
+                tls_handshake_timeout: self.tls_handshake_timeout.0,
                 client_write_timeout: self.client_write_timeout.0,
                 http2_max_concurrent_streams: self.http2_max_concurrent_streams,
                 upstream_keepalive_connections: self.upstream_keepalive_connections as usize,

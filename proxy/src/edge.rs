@@ -5,7 +5,7 @@ use crate::framing::{Body, RequestLine};
 use crate::respond::canned;
 use crate::service::Gateway;
 use crate::strict::Malformed;
-use crate::tls::{self, TlsInfo};
+use crate::tls::{self, HelloDeadline, TlsInfo};
 use crate::{Bound, Shared, StartError};
 use async_trait::async_trait;
 use http::HeaderValue;
@@ -508,6 +508,8 @@ pub fn serve(
     let mut fds = Fds::new();
     service.add_listener(endpoint(&mut fds, bound.http)?);
     service.add_listener(endpoint(&mut fds, bound.https)?.tls(tls));
+    let hello = HelloDeadline { limit: config.tls_handshake_timeout, metrics: shared.metrics.clone() };
+    service.endpoints().set_pre_tls_callback(Arc::new(hello));
     let fds = Arc::new(Mutex::new(fds));
     Ok(tokio::spawn(async move { service.start_service(Some(fds), stopped, 1).await }))
 }
@@ -517,4 +519,24 @@ fn endpoint(fds: &mut Fds, listener: std::net::TcpListener) -> Result<ListenerCo
     let address = listener.local_addr().map_err(|e| StartError::Settings(e.to_string()))?.to_string();
     fds.add(address.clone(), listener.into_raw_fd());
     Ok(ListenerConfig::tcp(address).l4_buffer(L4BufferSettings::new(READ_BUFFER, WRITE_BUFFER)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn client_addresses_are_written_plainly() {
+        // The kernel gives a zone apart from the address, so none is ever written.
+        for (peer, plain) in [
+            ("192.0.2.7", "192.0.2.7"),
+            ("::ffff:192.0.2.7", "192.0.2.7"),
+            ("2001:db8::1", "2001:db8::1"),
+            ("fe80::1", "fe80::1"),
+            ("::1", "::1"),
+        ] {
+            let conn = Conn::new(peer.parse().ok(), None);
+            assert_eq!((conn.client.to_str().unwrap(), conn.ip.to_string()), (plain, plain.to_owned()));
+        }
+    }
 }

@@ -61,6 +61,8 @@ pub struct Config {
     pub client_keepalive_timeout: Option<Duration>,
     /// Time for a whole request head, however it trickles; `None` = no limit.
     pub client_header_timeout: Option<Duration>,
+    /// Time for a client's whole TLS hello; `None` = the engine's 60 s for the handshake.
+    pub tls_handshake_timeout: Option<Duration>,
     /// Inactivity of a client that does not read its response; `None` = no limit.
     pub client_write_timeout: Option<Duration>,
     /// Streams at once on one client connection.
@@ -90,6 +92,7 @@ impl Config {
             client_read_timeout: minute,
             client_keepalive_timeout: minute,
             client_header_timeout: minute,
+            tls_handshake_timeout: Some(Duration::from_secs(10)),
             client_write_timeout: minute,
             http2_max_concurrent_streams: 128,
             upstream_keepalive_connections: 128,

@@ -12,13 +12,17 @@ use openssl::nid::Nid;
 use openssl::pkey::{PKey, Private};
 use openssl::x509::extension::{BasicConstraints, SubjectAlternativeName};
 use openssl::x509::{X509, X509NameBuilder};
-use pingora_core::listeners::TlsAccept;
 use pingora_core::listeners::tls::TlsSettings;
+use pingora_core::listeners::{PreTlsProcess, TlsAccept};
+use pingora_core::protocols::l4::stream::Stream as L4Stream;
 use pingora_core::protocols::tls::TlsRef;
 use pingora_core::tls::ext;
 use pingora_core::tls::ssl::{NameType, SslOptions, SslVersion};
 use std::any::Any;
+use std::io;
 use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::AsyncReadExt;
 
 /// TLS 1.2 suites: forward secrecy and AEAD only. TLS 1.3 has its own.
 const CIPHERS: &str = "ECDHE-ECDSA-AES128-GCM-SHA256:ECDHE-RSA-AES128-GCM-SHA256:ECDHE-ECDSA-AES256-GCM-SHA384:\
@@ -104,6 +108,62 @@ impl TlsAccept for Certificates {
         };
         self.metrics.handshake(version, true);
         Some(Arc::new(TlsInfo { sni: ssl.servername(NameType::HOST_NAME).map(Into::into), version }))
+    }
+}
+
+/// Bounds the wait for a client's hello, whole, before the engine's handshake begins: a connection
+/// that sends nothing, trickles, or speaks no TLS takes a place for this long and no longer. What
+/// comes after the hello has the engine's own 60 s.
+pub struct HelloDeadline {
+    /// `None` = no limit of ours.
+    pub limit: Option<Duration>,
+    /// Where failures are counted.
+    pub metrics: Metrics,
+}
+
+/// A record of TLS holds no more (RFC 8446 section 5.1, with room for expansion).
+const MAX_RECORD: usize = (1 << 14) + 2048;
+
+/// The content type of handshake records.
+const HANDSHAKE: u8 = 22;
+
+impl HelloDeadline {
+    /// The first record as it came; `None` if the connection ended without a byte.
+    async fn first_record(stream: &mut L4Stream) -> io::Result<Option<Vec<u8>>> {
+        let mut record = vec![0; 5];
+        match stream.read(&mut record[..1]).await? {
+            0 => return Ok(None),
+            _ => stream.read_exact(&mut record[1..]).await?,
+        };
+        let length = usize::from(u16::from_be_bytes([record[3], record[4]]));
+        if record[0] != HANDSHAKE || length == 0 || length > MAX_RECORD {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        record.resize(5 + length, 0);
+        stream.read_exact(&mut record[5..]).await?;
+        Ok(Some(record))
+    }
+}
+
+#[async_trait]
+impl PreTlsProcess for HelloDeadline {
+    async fn process(&self, stream: &mut L4Stream) -> pingora_core::Result<()> {
+        let reading = Self::first_record(stream);
+        let read = match self.limit {
+            Some(limit) => {
+                tokio::time::timeout(limit, reading).await.unwrap_or(Err(io::ErrorKind::TimedOut.into()))
+            }
+            None => reading.await,
+        };
+        match read {
+            Ok(Some(record)) => {
+                stream.rewind(&record);
+                return Ok(());
+            }
+            Ok(None) => {} // a probe that only connects
+            Err(_) => self.metrics.handshake("unknown", false),
+        }
+        pingora_core::Error::e_explain(pingora_core::ErrorType::TLSHandshakeFailure, "no client hello")
     }
 }
 
