@@ -1,19 +1,18 @@
 //! The data plane's metric families. Code calls verbs; label values are small sets and the
 //! configured objects, never text from the wire.
 
-use http::{Method, StatusCode};
+mod route;
+
+pub use route::RouteMetrics;
+
 use ingress_core::{Route, Snapshot};
-use parking_lot::Mutex;
-use prometheus::{
-    Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, Opts, Registry,
-};
-use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, OnceLock};
+use prometheus::{IntCounter, IntCounterVec, IntGauge, Opts, Registry};
+use route::Routes;
+use std::collections::HashSet;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const PREFIX: &str = "tak_ingress_";
-const SECONDS: &[f64] = &[0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0];
-const BYTES: &[f64] = &[256.0, 1024.0, 4096.0, 16384.0, 65536.0, 262144.0, 1048576.0, 16777216.0];
 const ROUTE: [&str; 3] = ["namespace", "ingress", "host"];
 
 /// How long the series of a route that is gone stay readable.
@@ -24,12 +23,7 @@ const KEEP_SERIES: Duration = Duration::from_secs(300);
 pub struct Metrics(Arc<Families>);
 
 struct Families {
-    requests: IntCounterVec,
-    duration: HistogramVec,
-    connect: HistogramVec,
-    response: HistogramVec,
-    request_size: HistogramVec,
-    response_size: HistogramVec,
+    routes: Routes,
     upstream_errors: IntCounterVec,
     retries: IntCounterVec,
     unmatched: IntCounterVec,
@@ -40,35 +34,6 @@ struct Families {
     fallback: IntCounter,
     panics: IntCounter,
     log_dropped: IntCounter,
-    routes: Mutex<HashMap<Labels, Entry>>,
-}
-
-type Labels = (Arc<str>, Arc<str>, Arc<str>);
-
-struct Entry {
-    handles: Arc<RouteMetrics>,
-    gone_since: Option<Instant>,
-}
-
-/// Held handles of one `namespace, ingress, host`.
-pub struct RouteMetrics {
-    labels: Labels,
-    requests: [OnceLock<Box<[OnceLock<IntCounter>; CODES.len()]>>; METHODS.len()],
-    /// Codes outside the table, to find their series again.
-    rare: Mutex<HashSet<(&'static str, u16)>>,
-    duration: Histogram,
-    connect: Histogram,
-    response: Histogram,
-    request_size: Histogram,
-    response_size: Histogram,
-}
-
-const METHODS: [&str; 8] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "other"];
-const CODES: [u16; 20] =
-    [200, 101, 201, 202, 204, 206, 301, 302, 304, 308, 400, 401, 403, 404, 429, 499, 500, 502, 503, 504];
-
-fn method_index(method: &Method) -> usize {
-    METHODS.iter().position(|m| *m == method.as_str()).unwrap_or(METHODS.len() - 1)
 }
 
 impl Metrics {
@@ -84,17 +49,6 @@ impl Metrics {
             r.register(Box::new(family.clone()))?;
             Ok(family)
         }
-        fn histograms(
-            r: &Registry,
-            name: &str,
-            help: &str,
-            buckets: &[f64],
-        ) -> Result<HistogramVec, prometheus::Error> {
-            let opts = HistogramOpts::new(format!("{PREFIX}{name}"), help).buckets(buckets.to_vec());
-            let family = HistogramVec::new(opts, &ROUTE)?;
-            r.register(Box::new(family.clone()))?;
-            Ok(family)
-        }
         fn gauge(r: &Registry, name: &str, help: &str) -> Result<IntGauge, prometheus::Error> {
             let family = IntGauge::new(format!("{PREFIX}{name}"), help)?;
             r.register(Box::new(family.clone()))?;
@@ -106,43 +60,10 @@ impl Metrics {
             Ok(family)
         }
         let r = registry;
+        let routes = Routes::new()?;
+        r.register(Box::new(routes.clone()))?;
         Ok(Self(Arc::new(Families {
-            requests: counters(
-                r,
-                "requests_total",
-                "Requests that matched a route, by method and status.",
-                &["namespace", "ingress", "host", "method", "code"],
-            )?,
-            duration: histograms(
-                r,
-                "request_duration_seconds",
-                "From request head to end of response.",
-                SECONDS,
-            )?,
-            connect: histograms(
-                r,
-                "upstream_connect_duration_seconds",
-                "Time to a new backend connection, DNS, TCP and TLS together.",
-                SECONDS,
-            )?,
-            response: histograms(
-                r,
-                "upstream_response_duration_seconds",
-                "From a ready backend connection to the response head.",
-                SECONDS,
-            )?,
-            request_size: histograms(
-                r,
-                "request_size_bytes",
-                "Request body bytes read from clients.",
-                BYTES,
-            )?,
-            response_size: histograms(
-                r,
-                "response_size_bytes",
-                "Response body bytes sent to clients.",
-                BYTES,
-            )?,
+            routes,
             upstream_errors: counters(
                 r,
                 "upstream_errors_total",
@@ -180,57 +101,34 @@ impl Metrics {
                 "access_log_dropped_total",
                 "Access log lines dropped because the output is slow.",
             )?,
-            routes: Mutex::default(),
         })))
     }
 
-    /// The handles of a route, found once and then kept in the route's slot.
+    /// The numbers of a route, found once and then kept in the route's slot.
     pub fn route<'a>(&self, route: &'a Route) -> Option<&'a Arc<RouteMetrics>> {
-        route.state.get_or_init(|| self.handles(route))
+        route.state.get_or_init(|| self.numbers(route))
     }
 
-    fn handles(&self, route: &Route) -> Arc<RouteMetrics> {
-        let labels: Labels = (route.source.namespace.clone(), route.source.name.clone(), route.host.clone());
-        let mut all = self.0.routes.lock();
-        let entry = all.entry(labels.clone()).or_insert_with(|| {
-            let values: [&str; 3] = [&labels.0, &labels.1, &labels.2];
-            let f = &self.0;
-            let handles = Arc::new(RouteMetrics {
-                duration: f.duration.with_label_values(&values),
-                connect: f.connect.with_label_values(&values),
-                response: f.response.with_label_values(&values),
-                request_size: f.request_size.with_label_values(&values),
-                response_size: f.response_size.with_label_values(&values),
-                requests: Default::default(),
-                rare: Mutex::default(),
-                labels,
-            });
-            Entry { handles, gone_since: None }
-        });
-        entry.gone_since = None;
-        entry.handles.clone()
+    fn numbers(&self, route: &Route) -> Arc<RouteMetrics> {
+        self.0.routes.of((route.source.namespace.clone(), route.source.name.clone(), route.host.clone()))
     }
 
     /// Drops the series of routes that have been gone for a while. Called off the request path.
     pub fn sweep(&self, snapshot: &Snapshot, now: Instant) {
-        let mut all = self.0.routes.lock();
-        if all.is_empty() {
+        if self.0.routes.is_empty() {
             return;
         }
         let live: HashSet<(&str, &str, &str)> =
             snapshot.routes.routes().map(|r| (&*r.source.namespace, &*r.source.name, &*r.host)).collect();
-        all.retain(|(namespace, ingress, host), entry| {
-            if live.contains(&(&**namespace, &**ingress, &**host)) {
-                entry.gone_since = None;
-                return true;
+        let gone = self.0.routes.sweep(|(n, i, h)| live.contains(&(&**n, &**i, &**h)), now, KEEP_SERIES);
+        for (namespace, ingress, host) in gone {
+            let labels: [&str; 3] = [&namespace, &ingress, &host];
+            let _ = self.0.retries.remove_label_values(&labels);
+            for reason in ["dns", "connect", "tls", "timeout", "reset", "protocol"] {
+                let _ =
+                    self.0.upstream_errors.remove_label_values(&[labels[0], labels[1], labels[2], reason]);
             }
-            let since = *entry.gone_since.get_or_insert(now);
-            let keep = now.saturating_duration_since(since) < KEEP_SERIES;
-            if !keep {
-                self.0.remove(&entry.handles);
-            }
-            keep
-        });
+        }
     }
 
     /// A request was read.
@@ -260,34 +158,13 @@ impl Metrics {
     pub fn request_lost(&self, route: Option<&Route>) {
         self.0.panics.inc();
         if let Some(handles) = route.and_then(|r| self.route(r)) {
-            self.count(handles, &Method::GET, StatusCode::INTERNAL_SERVER_ERROR);
+            handles.count(&http::Method::GET, http::StatusCode::INTERNAL_SERVER_ERROR);
         }
     }
 
     /// Requests that ended without their record.
     pub fn lost_requests(&self) -> u64 {
         self.0.panics.get()
-    }
-
-    /// One request of a route, by method and status.
-    pub fn count(&self, route: &RouteMetrics, method: &Method, status: StatusCode) {
-        let method = method_index(method);
-        let code = status.as_u16();
-        match CODES.iter().position(|c| *c == code) {
-            Some(i) => route.requests[method].get_or_init(Default::default)[i]
-                .get_or_init(|| self.series(route, METHODS[method], code))
-                .inc(),
-            None => {
-                route.rare.lock().insert((METHODS[method], code));
-                self.series(route, METHODS[method], code).inc();
-            }
-        }
-    }
-
-    fn series(&self, route: &RouteMetrics, method: &str, code: u16) -> IntCounter {
-        let (namespace, ingress, host) = &route.labels;
-        let mut digits = itoa::Buffer::new();
-        self.0.requests.with_label_values(&[namespace, ingress, host, method, digits.format(code)])
     }
 
     /// A request that no route took.
@@ -336,64 +213,10 @@ impl Metrics {
     }
 }
 
-impl RouteMetrics {
-    /// Sizes and times of one finished request.
-    pub fn observe(&self, total: Duration, bytes_in: usize, bytes_out: usize) {
-        self.duration.observe(total.as_secs_f64());
-        self.request_size.observe(bytes_in as f64);
-        self.response_size.observe(bytes_out as f64);
-    }
-
-    /// Backend times of one finished request.
-    pub fn observe_upstream(&self, connect: Option<Duration>, response: Option<Duration>) {
-        if let Some(connect) = connect {
-            self.connect.observe(connect.as_secs_f64());
-        }
-        if let Some(response) = response {
-            self.response.observe(response.as_secs_f64());
-        }
-    }
-}
-
-impl Families {
-    fn remove(&self, route: &RouteMetrics) {
-        let (namespace, ingress, host) = &route.labels;
-        let labels: [&str; 3] = [namespace, ingress, host];
-        for family in [&self.duration, &self.connect, &self.response, &self.request_size, &self.response_size]
-        {
-            let _ = family.remove_label_values(&labels);
-        }
-        let _ = self.retries.remove_label_values(&labels);
-        for reason in ["dns", "connect", "tls", "timeout", "reset", "protocol"] {
-            let _ = self.upstream_errors.remove_label_values(&[namespace, ingress, host, reason]);
-        }
-        let mut digits = itoa::Buffer::new();
-        for (m, method) in METHODS.iter().enumerate() {
-            for code in CODES.iter().filter(|_| route.requests[m].get().is_some()) {
-                let _ = self.requests.remove_label_values(&[
-                    &**namespace,
-                    &**ingress,
-                    &**host,
-                    method,
-                    digits.format(*code),
-                ]);
-            }
-        }
-        for (method, code) in route.rare.lock().iter() {
-            let _ = self.requests.remove_label_values(&[
-                &**namespace,
-                &**ingress,
-                &**host,
-                method,
-                digits.format(*code),
-            ]);
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use http::{Method, StatusCode};
     use ingress_core::route::RuleIndex;
     use ingress_core::*;
 
@@ -429,8 +252,8 @@ mod tests {
         let (gone, stays) = (route("gone"), route("stays"));
         for r in [&gone, &stays] {
             let handles = metrics.route(r).unwrap();
-            metrics.count(handles, &Method::GET, StatusCode::OK);
-            metrics.count(handles, &Method::from_bytes(b"BREW").unwrap(), StatusCode::IM_A_TEAPOT);
+            handles.count(&Method::GET, StatusCode::OK);
+            handles.count(&Method::from_bytes(b"BREW").unwrap(), StatusCode::IM_A_TEAPOT);
             metrics.upstream_error(r, "dns");
         }
         let mut table = RouteTable::default();
@@ -452,8 +275,8 @@ mod tests {
         let registry = Registry::new();
         let metrics = Metrics::register(&registry).unwrap();
         let (a, b) = (route("same"), route("same"));
-        metrics.count(metrics.route(&a).unwrap(), &Method::GET, StatusCode::OK);
-        metrics.count(metrics.route(&b).unwrap(), &Method::GET, StatusCode::OK);
+        metrics.route(&a).unwrap().count(&Method::GET, StatusCode::OK);
+        metrics.route(&b).unwrap().count(&Method::GET, StatusCode::OK);
         assert!(text(&registry).contains(r#"method="GET",namespace="ns"} 2"#));
     }
 }

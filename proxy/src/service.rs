@@ -371,7 +371,7 @@ impl ProxyHttp for Gateway {
         match &ctx.route {
             Some(route) => {
                 if let Some(handles) = metrics.route(route) {
-                    metrics.count(handles, &session.req_header().method, status);
+                    handles.count(&session.req_header().method, status);
                     handles.observe(total, bytes_in, bytes_out);
                     handles.observe_upstream(ctx.connect_time, ctx.response_time);
                 }
