@@ -17,9 +17,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::Notify;
 
-/// How often the set of backend names is brought up to date with the snapshot.
-const NAMES_TICK: Duration = Duration::from_millis(200);
+/// The set of backend names is brought up to date with the snapshot at most this often.
+const NAMES_PAUSE: Duration = Duration::from_millis(200);
 
 /// How often series of deleted routes are looked for.
 const SWEEP_TICK: Duration = Duration::from_secs(30);
@@ -87,7 +88,12 @@ pub fn run(mut settings: Settings) -> Result<(), Failure> {
         ),
     };
 
-    let (publisher, reader) = ingress_core::channel();
+    let (mut publisher, reader) = ingress_core::channel();
+    let published = Arc::new(Notify::new());
+    publisher.observe({
+        let published = published.clone();
+        move |_| published.notify_one()
+    });
     for (listener, socket) in [("http", &bound.http), ("https", &bound.https), ("metrics", &metrics_listener)]
     {
         let address = socket.local_addr().context("a bound socket has no address")?;
@@ -112,7 +118,7 @@ pub fn run(mut settings: Settings) -> Result<(), Failure> {
         let mut signals = Signals::new().context("cannot listen for signals")?;
         let listener = tokio::net::TcpListener::from_std(metrics_listener).context("metrics port")?;
         tokio::spawn(admin::serve(listener, registry, readiness.clone()));
-        tokio::spawn(names(reader.clone(), resolver));
+        tokio::spawn(names(reader.clone(), resolver, published));
         tokio::spawn(sweep(reader, metrics));
         let controller = ingress_controller::Config {
             settings: settings.translate.clone(),
@@ -233,16 +239,10 @@ impl fmt::Display for OneLine<'_> {
 }
 
 /// Keeps the resolver's names to those that routes use, and looks new ones up ahead of requests.
-async fn names(reader: Reader, resolver: Resolver) {
-    let mut seen = 0;
-    let mut tick = tokio::time::interval(NAMES_TICK);
+async fn names(reader: Reader, resolver: Resolver, published: Arc<Notify>) {
     loop {
-        tick.tick().await;
+        published.notified().await;
         let snapshot = reader.load();
-        if snapshot.generation == seen {
-            continue;
-        }
-        seen = snapshot.generation;
         let names: std::collections::HashSet<&Arc<str>> = snapshot
             .routes
             .routes()
@@ -252,6 +252,8 @@ async fn names(reader: Reader, resolver: Resolver) {
             })
             .collect();
         resolver.retain(names.into_iter().cloned());
+        // A burst of changes is taken together.
+        tokio::time::sleep(NAMES_PAUSE).await;
     }
 }
 

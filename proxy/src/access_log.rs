@@ -6,7 +6,7 @@ use parking_lot::Mutex;
 use prometheus::IntCounter;
 use std::cell::RefCell;
 use std::io::Write;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -31,7 +31,7 @@ struct Inner {
     dropped: IntCounter,
     writer: std::thread::Thread,
     flushes: (Mutex<u64>, parking_lot::Condvar),
-    woken: AtomicBool,
+    woken: AtomicU8,
 }
 
 thread_local! {
@@ -49,9 +49,11 @@ impl LogSink {
             let Ok(inner) = take.recv() else { return };
             let mut batch = Vec::new();
             loop {
+                // Sleeps until there is something, then lets a batch gather.
+                std::thread::park();
                 std::thread::park_timeout(TICK);
                 let Some(inner) = inner.upgrade() else { return };
-                inner.woken.store(false, Ordering::Relaxed);
+                inner.woken.store(WokenFor::Nothing as u8, Ordering::Release);
                 inner.collect(&mut batch, &mut out);
             }
         })?;
@@ -61,7 +63,7 @@ impl LogSink {
             dropped,
             writer: thread.thread().clone(),
             flushes: Default::default(),
-            woken: AtomicBool::new(false),
+            woken: AtomicU8::new(WokenFor::Nothing as u8),
         });
         // The receiver is the thread above; it cannot be gone.
         let _ = hand_over.send(Arc::downgrade(&inner));
@@ -97,9 +99,9 @@ impl LogSink {
                 return;
             }
             waiting.extend_from_slice(line);
-            if waiting.len() >= WAKE_AT && !self.0.woken.swap(true, Ordering::Relaxed) {
-                self.0.writer.unpark();
-            }
+            let full = waiting.len() >= WAKE_AT;
+            drop(waiting);
+            self.0.wake(if full { WokenFor::Much } else { WokenFor::Some });
         });
     }
 
@@ -112,14 +114,42 @@ impl LogSink {
         let deadline = std::time::Instant::now() + limit;
         while *done < target {
             self.0.writer.unpark();
-            if changed.wait_until(&mut done, deadline).timed_out() {
+            // The writer sleeps twice for each pass: it may need more than one push.
+            let soon = std::time::Instant::now() + Duration::from_millis(5);
+            changed.wait_until(&mut done, soon.min(deadline));
+            if std::time::Instant::now() >= deadline {
                 return;
             }
         }
     }
 }
 
+/// What the writer was woken for since its last pass; grows.
+#[derive(Clone, Copy)]
+enum WokenFor {
+    Nothing,
+    /// A first line: the pass comes after a tick.
+    Some,
+    /// A full buffer: the pass comes at once.
+    Much,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // The writer finds that nobody is left.
+        self.writer.unpark();
+    }
+}
+
 impl Inner {
+    fn wake(&self, reason: WokenFor) {
+        if self.woken.load(Ordering::Acquire) < reason as u8
+            && self.woken.fetch_max(reason as u8, Ordering::AcqRel) < reason as u8
+        {
+            self.writer.unpark();
+        }
+    }
+
     fn collect(&self, batch: &mut Vec<u8>, out: &mut impl Write) {
         let buffers: Vec<_> = {
             let mut all = self.buffers.lock();
