@@ -11,4 +11,4 @@ cargo build --locked --workspace
 # Chosen by name and not by package: that would build the dependencies again, with fewer features.
 tests=()
 for file in e2e/tests/*.rs; do tests+=(--test "$(basename "$file" .rs)"); done
-cargo test --locked --workspace "${tests[@]}" -- --test-threads "${E2E_THREADS:-2}" "$@"
+cargo test --locked --workspace --no-fail-fast "${tests[@]}" -- --test-threads "${E2E_THREADS:-2}" "$@"

@@ -232,7 +232,7 @@ async fn broken_secrets_of_one_namespace_harm_nobody_else() {
     holds(&product).await;
     for (name, _) in &broken {
         // One may hear of the Ingress before its Secret, and say that it is missing: that is another matter.
-        warned(cluster, "broken", name, &[name, "cannot be used"]).await;
+        warned(cluster, "broken", name, &[name, "no certificate to serve"]).await;
         let object = format!("ingress/broken/{name}");
         let told = product.log_entries("mistake in an object").into_iter();
         let told = told.filter(|entry| entry["object"] == *object && entry["reason"] == "InvalidTlsSecret");
