@@ -31,7 +31,7 @@ struct Inner {
     dropped: IntCounter,
     writer: std::thread::Thread,
     flushes: (Mutex<u64>, parking_lot::Condvar),
-    woken: AtomicU8,
+    woken: Arc<AtomicU8>,
 }
 
 thread_local! {
@@ -44,16 +44,21 @@ impl LogSink {
     /// Starts the writer thread over `out`.
     pub fn new(mut out: impl Write + Send + 'static, dropped: IntCounter) -> std::io::Result<Self> {
         static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
-        let (hand_over, take) = std::sync::mpsc::channel::<Weak<Inner>>();
+        let (hand_over, take) = std::sync::mpsc::channel::<(Weak<Inner>, Arc<AtomicU8>)>();
         let thread = std::thread::Builder::new().name("log-writer".into()).spawn(move || {
-            let Ok(inner) = take.recv() else { return };
+            let Ok((inner, woken)) = take.recv() else { return };
             let mut batch = Vec::new();
             loop {
-                // Sleeps until there is something, then lets a batch gather.
-                std::thread::park();
-                std::thread::park_timeout(TICK);
+                // Sleeps until there is something. The flag decides, not the wake-up: one of those may
+                // have gone to the channel above.
+                while woken.load(Ordering::Acquire) == WokenFor::Nothing as u8 {
+                    std::thread::park();
+                }
+                if woken.load(Ordering::Acquire) < WokenFor::Much as u8 {
+                    std::thread::park_timeout(TICK); // lets a batch gather
+                }
                 let Some(inner) = inner.upgrade() else { return };
-                inner.woken.store(WokenFor::Nothing as u8, Ordering::Release);
+                woken.store(WokenFor::Nothing as u8, Ordering::Release);
                 inner.collect(&mut batch, &mut out);
             }
         })?;
@@ -63,10 +68,10 @@ impl LogSink {
             dropped,
             writer: thread.thread().clone(),
             flushes: Default::default(),
-            woken: AtomicU8::new(WokenFor::Nothing as u8),
+            woken: Arc::new(AtomicU8::new(WokenFor::Nothing as u8)),
         });
         // The receiver is the thread above; it cannot be gone.
-        let _ = hand_over.send(Arc::downgrade(&inner));
+        let _ = hand_over.send((Arc::downgrade(&inner), inner.woken.clone()));
         Ok(Self(inner))
     }
 
@@ -113,8 +118,8 @@ impl LogSink {
         let target = *done + 2;
         let deadline = std::time::Instant::now() + limit;
         while *done < target {
-            self.0.writer.unpark();
-            // The writer sleeps twice for each pass: it may need more than one push.
+            self.0.wake(WokenFor::Much);
+            // The second pass has to be asked for once the first is over.
             let soon = std::time::Instant::now() + Duration::from_millis(5);
             changed.wait_until(&mut done, soon.min(deadline));
             if std::time::Instant::now() >= deadline {
@@ -137,7 +142,7 @@ enum WokenFor {
 impl Drop for Inner {
     fn drop(&mut self) {
         // The writer finds that nobody is left.
-        self.writer.unpark();
+        self.wake(WokenFor::Much);
     }
 }
 
@@ -345,6 +350,20 @@ mod tests {
         let text = String::from_utf8(out.0.0.lock().clone()).unwrap();
         assert_eq!(text.lines().count(), 4000);
         assert!(text.lines().all(|l| l.starts_with("thread ")));
+    }
+
+    #[test]
+    fn the_first_line_is_never_left_lying() {
+        for _ in 0..300 {
+            let out = Out::default();
+            let sink = LogSink::new(out.clone(), IntCounter::new("a", "a").unwrap()).unwrap();
+            sink.push(b"first\n");
+            let begun = std::time::Instant::now();
+            while out.0.0.lock().is_empty() {
+                assert!(begun.elapsed() < Duration::from_secs(10), "the writer sleeps on");
+                std::thread::yield_now();
+            }
+        }
     }
 
     #[test]
