@@ -1,7 +1,7 @@
 //! A mixed load for profile-guided optimisation: small and large responses over HTTP/1.1, TLS and
 //! HTTP/2, new connections, uploads, misses. Loopback only, ended by its counts.
 //!
-//! `TAK_INGRESS_BIN=... cargo run --release -p tak-os-ingress-e2e --example training_load`
+//! `TAK_INGRESS_BIN=... cargo run -p tak-os-ingress-e2e --example training_load`
 
 use ingress_e2e::client::{self, H2Conn, RawConn};
 use ingress_e2e::origin::{Origin, Reply};

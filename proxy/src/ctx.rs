@@ -26,6 +26,8 @@ pub struct RequestCtx {
     pub peer: Option<SocketAddr>,
     /// Attempts so far.
     pub tries: u8,
+    /// The attempt ended before any byte of the request went out.
+    pub nothing_sent: bool,
     /// When the last attempt began.
     pub attempt: Option<Instant>,
     pub connect_time: Option<Duration>,
@@ -54,6 +56,7 @@ impl RequestCtx {
             answered_by: None,
             peer: None,
             tries: 0,
+            nothing_sent: false,
             attempt: None,
             connect_time: None,
             reused: false,

@@ -183,13 +183,21 @@ impl ProxyHttp for Gateway {
 
     async fn connected_to_upstream(
         &self,
-        _: &mut Session,
+        session: &mut Session,
         reused: bool,
         _: &HttpPeer,
-        _: std::os::unix::io::RawFd,
+        fd: std::os::unix::io::RawFd,
         _: Option<&Digest>,
         ctx: &mut RequestCtx,
     ) -> Result<()> {
+        // What may be sent twice is tried again when a kept connection turns out to be gone. What may
+        // not be is worth a look before anything is sent.
+        if reused && !session.req_header().method.is_idempotent() && upstream::closed_by_backend(fd) {
+            let mut gone = Error::new_up(ErrorType::ConnectionClosed);
+            gone.set_retry(ctx.tries < MAX_TRIES);
+            ctx.nothing_sent = true;
+            return Err(gone);
+        }
         let now = Instant::now();
         ctx.reused = reused;
         ctx.connected = Some(now);
@@ -316,6 +324,9 @@ impl ProxyHttp for Gateway {
         ctx: &mut RequestCtx,
         client_reused: bool,
     ) -> Box<Error> {
+        if std::mem::take(&mut ctx.nothing_sent) {
+            return e; // decided where it was found
+        }
         let idempotent = session.req_header().method.is_idempotent();
         if !idempotent || session.as_ref().retry_buffer_truncated() || ctx.tries >= MAX_TRIES {
             e.set_retry(false);

@@ -123,6 +123,15 @@ fn bucket(now: Instant) -> u64 {
     now.saturating_duration_since(*EPOCH.get_or_init(|| now)).as_secs() / ROTATE_SECONDS
 }
 
+/// Whether the backend has ended a kept connection. Asks the kernel: the runtime may not have heard
+/// of it yet.
+pub fn closed_by_backend(fd: std::os::unix::io::RawFd) -> bool {
+    let mut byte = [0u8; 1];
+    // SAFETY: the buffer is as long as stated; a descriptor that is none gives an error.
+    let n = unsafe { libc::recv(fd, byte.as_mut_ptr().cast(), 1, libc::MSG_PEEK | libc::MSG_DONTWAIT) };
+    n == 0
+}
+
 /// The one reading of a Pingora error.
 pub fn cause(error: &Error, body_done: bool) -> Rejection {
     use ErrorType::*;
@@ -147,5 +156,22 @@ pub fn cause(error: &Error, body_done: bool) -> Rejection {
         (ErrorSource::Downstream, InvalidHTTPHeader | ConnectError) => Rejection::Malformed,
         (ErrorSource::Downstream, _) => Rejection::ClientGone,
         _ => Rejection::Internal,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::{TcpListener, TcpStream};
+    use std::os::fd::AsRawFd;
+
+    #[test]
+    fn a_connection_that_the_backend_ended_is_known_at_once() {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let kept = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (backend, _) = listener.accept().unwrap();
+        assert!(!closed_by_backend(kept.as_raw_fd()));
+        drop(backend);
+        assert!(closed_by_backend(kept.as_raw_fd()));
     }
 }
