@@ -300,15 +300,11 @@ fn servers(s: &str) -> Result<Servers, String> {
 }
 
 fn cidrs(s: &str) -> Result<Deny, String> {
-    match s.trim() {
-        "" => Ok(Deny::Default),
-        "none" => Ok(Deny::Nothing),
-        list => list
-            .split(',')
-            .map(|s| s.trim().parse::<IpNet>().or_else(|_| s.trim().parse::<IpAddr>().map(IpNet::from)))
-            .collect::<Result<_, _>>()
-            .map(Deny::List)
-            .map_err(|_| "accepted: CIDRs separated by commas, or none".into()),
+    match ingress_proxy::dial::parse(s) {
+        Ok(None) => Ok(Deny::Default),
+        Ok(Some(list)) if list.is_empty() => Ok(Deny::Nothing),
+        Ok(Some(list)) => Ok(Deny::List(list)),
+        Err(_) => Err("accepted: CIDRs separated by commas, or none".into()),
     }
 }
 

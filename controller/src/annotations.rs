@@ -141,6 +141,15 @@ impl<'a> Reader<'a> {
         self.findings.add(Reason::UnsupportedAnnotation, row.key, message);
     }
 
+    /// Says of each of these that has a value that it is not supported yet.
+    fn not_yet(&mut self, rows: &[Annotation], consequence: &str) {
+        for row in rows {
+            if self.filled(row.key).is_some() {
+                self.unsupported(row, consequence);
+            }
+        }
+    }
+
     fn unknown(&mut self) {
         for key in self.annotations.keys() {
             if table().any(|row| row.key == &**key) {

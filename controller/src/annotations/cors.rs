@@ -51,11 +51,7 @@ pub(super) fn read(reader: &mut Reader<'_>) {
         Some(None) => reader.invalid(enable, reader.get(enable.key).unwrap_or_default()),
         None => {}
     }
-    for row in others {
-        if reader.filled(row.key).is_some() {
-            reader.unsupported(row, "no CORS headers are added");
-        }
-    }
+    reader.not_yet(others, "no CORS headers are added");
 }
 
 #[cfg(test)]
