@@ -16,9 +16,9 @@ deps: ## install what this machine lacks
 build: ## development build
 	@$(ENV) cargo build --locked --bin tak-os-ingress
 
-release: ## release build
-	@$(ENV) cargo build --locked --release --bin tak-os-ingress
-	@$(ENV) echo "$$CARGO_TARGET_DIR/release/tak-os-ingress"
+release: ## release build, optimised by a profile (PGO=off: without)
+	@hack/deps.sh build
+	@hack/release.sh
 
 demo: ## install, build, serve the bundled example, show a page through HTTP and HTTPS
 	@hack/deps.sh build

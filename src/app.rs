@@ -118,7 +118,7 @@ pub fn run(mut settings: Settings) -> Result<(), Failure> {
         let mut signals = Signals::new().context("cannot listen for signals")?;
         let listener = tokio::net::TcpListener::from_std(metrics_listener).context("metrics port")?;
         tokio::spawn(admin::serve(listener, registry, readiness.clone()));
-        tokio::spawn(names(reader.clone(), resolver, published));
+        tokio::spawn(prepare(reader.clone(), resolver, metrics.clone(), published));
         tokio::spawn(sweep(reader, metrics));
         let controller = ingress_controller::Config {
             settings: settings.translate.clone(),
@@ -238,11 +238,18 @@ impl fmt::Display for OneLine<'_> {
     }
 }
 
-/// Keeps the resolver's names to those that routes use, and looks new ones up ahead of requests.
-async fn names(reader: Reader, resolver: Resolver, published: Arc<Notify>) {
+/// What requests to a new snapshot's routes need and need not wait for: the routes' numbers, and the
+/// addresses of their backends. The resolver's names are kept to those that routes use.
+async fn prepare(
+    reader: Reader,
+    resolver: Resolver,
+    metrics: ingress_proxy::Metrics,
+    published: Arc<Notify>,
+) {
     loop {
         published.notified().await;
         let snapshot = reader.load();
+        metrics.prepare(&snapshot);
         let names: std::collections::HashSet<&Arc<str>> = snapshot
             .routes
             .routes()

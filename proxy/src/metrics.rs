@@ -109,6 +109,13 @@ impl Metrics {
         route.state.get_or_init(|| self.numbers(route))
     }
 
+    /// Makes the numbers of all routes, so that no request does it. Called off the request path.
+    pub fn prepare(&self, snapshot: &Snapshot) {
+        for route in snapshot.routes.routes() {
+            self.route(route);
+        }
+    }
+
     fn numbers(&self, route: &Route) -> Arc<RouteMetrics> {
         self.0.routes.of((route.source.namespace.clone(), route.source.name.clone(), route.host.clone()))
     }
@@ -268,6 +275,18 @@ mod tests {
         assert!(text.contains(
             r#"requests_total{code="418",host="h.example",ingress="stays",method="other",namespace="ns"} 1"#
         ));
+    }
+
+    #[test]
+    fn numbers_of_a_snapshot_are_made_before_requests_come() {
+        let registry = Registry::new();
+        let metrics = Metrics::register(&registry).unwrap();
+        let prepared = Arc::new(route("early"));
+        let mut table = RouteTable::default();
+        table.set(&"h.example".parse().unwrap(), VirtualHost::build(vec![prepared.clone()]).0);
+        metrics.prepare(&Snapshot { routes: Arc::new(table), ..Default::default() });
+        let made = prepared.state.get_or_init(|| -> Arc<RouteMetrics> { panic!("made by a request") });
+        assert!(Arc::ptr_eq(made.unwrap(), metrics.route(&prepared).unwrap()));
     }
 
     #[test]
