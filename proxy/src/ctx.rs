@@ -37,6 +37,8 @@ pub struct RequestCtx {
     pub upstream_status: Option<u16>,
     /// A WebSocket handshake was asked for.
     pub upgrade: bool,
+    /// The client can take trailers, which the backend is told.
+    pub trailers: bool,
     /// 101 was sent: the request is a tunnel now.
     pub tunnel: bool,
     pub recorded: bool,
@@ -64,10 +66,18 @@ impl RequestCtx {
             response_time: None,
             upstream_status: None,
             upgrade: false,
+            trailers: false,
             tunnel: false,
             recorded: false,
             held: None,
         }
+    }
+}
+
+impl RequestCtx {
+    /// Whether the route's backend speaks HTTP/2.
+    pub fn http2_backend(&self) -> bool {
+        self.route.as_ref().is_some_and(|r| r.backend.protocol.http2())
     }
 }
 

@@ -32,6 +32,8 @@ pub enum Rejection {
     AuthNotConfigured,
     /// The request body is larger than the limit.
     BodyTooLarge,
+    /// A WebSocket handshake for a backend that speaks HTTP/2, which has no such thing.
+    Upgrade,
     /// There is nothing to dial.
     Unavailable(Unavailable),
     /// The backend's name has no address.
@@ -66,7 +68,7 @@ impl Rejection {
             Rejection::HeadTooLarge => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
             Rejection::NoRoute(_) => StatusCode::NOT_FOUND,
             Rejection::Denied => StatusCode::FORBIDDEN,
-            Rejection::AuthNotConfigured => StatusCode::NOT_IMPLEMENTED,
+            Rejection::AuthNotConfigured | Rejection::Upgrade => StatusCode::NOT_IMPLEMENTED,
             Rejection::BodyTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             Rejection::Unavailable(_)
             | Rejection::Dns
@@ -92,6 +94,7 @@ impl Rejection {
             Rejection::Denied => "access",
             Rejection::AuthNotConfigured => "auth_not_configured",
             Rejection::BodyTooLarge => "body_too_large",
+            Rejection::Upgrade => "upgrade",
             Rejection::Unavailable(Unavailable::NoService) => "no_service",
             Rejection::Unavailable(Unavailable::NoPort) => "no_port",
             Rejection::Unavailable(Unavailable::NoEndpoints) => "no_endpoints",
@@ -134,6 +137,7 @@ impl Rejection {
     fn body(self) -> &'static str {
         match self {
             Rejection::AuthNotConfigured => "Authentication required but not configured\n",
+            Rejection::Upgrade => "501 Not Implemented: the backend speaks HTTP/2 and cannot upgrade\n",
             Rejection::Malformed => "400 Bad Request\n",
             Rejection::HeadTooLarge => "431 Request Header Fields Too Large\n",
             Rejection::NoRoute(_) => "404 Not Found\n",

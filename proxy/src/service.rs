@@ -14,7 +14,7 @@ use crate::upstream::{self, MAX_TRIES};
 use crate::{Shared, headers};
 use async_trait::async_trait;
 use bytes::Bytes;
-use http::header::{CONNECTION, REFERER, TRANSFER_ENCODING, USER_AGENT};
+use http::header::{CONNECTION, REFERER, TE, TRANSFER_ENCODING, USER_AGENT};
 use http::{HeaderValue, StatusCode, Version};
 use pingora_core::modules::http::HttpModules;
 use pingora_core::protocols::Digest;
@@ -75,6 +75,8 @@ impl Gateway {
             select::route(&self.shared.reader.peek(), &authority, request.uri.path())?;
         let tls = ctx.conn.as_ref().is_some_and(|c| c.tls);
         let verdict = policy::decide(&route, tls);
+        ctx.trailers = route.backend.protocol.http2()
+            && (route.backend.protocol.grpc() || headers::takes_trailers(&request.headers));
         ctx.route = Some(route);
         Ok(Judged { facts, authority, port, verdict })
     }
@@ -140,6 +142,7 @@ impl ProxyHttp for Gateway {
             Ok(Judged { facts, authority, port, verdict: Verdict::Continue }) => match &ctx.conn {
                 Some(conn) => match headers::rebuild(session.req_header_mut(), &facts, conn, authority, port)
                 {
+                    Ok(true) if ctx.http2_backend() => Rejection::Upgrade,
                     Ok(upgrade) => {
                         ctx.upgrade = upgrade;
                         if upgrade {
@@ -212,6 +215,16 @@ impl ProxyHttp for Gateway {
         ctx: &mut RequestCtx,
     ) -> Result<()> {
         // The rest was done once, in `headers::rebuild`.
+        if ctx.http2_backend() {
+            if request.version != Version::HTTP_2 {
+                // The TLS handshake ended without HTTP/2, and the engine would speak HTTP/1.1.
+                return Err(failure(Rejection::Protocol, ctx));
+            }
+            if ctx.trailers {
+                request.insert_header(TE, HeaderValue::from_static("trailers"))?;
+            }
+            return Ok(());
+        }
         if let Some(route) = &ctx.route
             && !route.backend.keepalive
             && !request.headers.contains_key(CONNECTION)
@@ -263,6 +276,14 @@ impl ProxyHttp for Gateway {
         if response.status == StatusCode::SWITCHING_PROTOCOLS {
             ctx.tunnel = true;
             self.shared.metrics.tunnel_began();
+        }
+        if session.req_header().version == Version::HTTP_10
+            && ctx.http2_backend()
+            && reply.length.is_none()
+            && !headers::never_has_body(&session.req_header().method, response.status)
+        {
+            // The engine is going to say `chunked`, which this client does not know.
+            return Err(failure(Rejection::Protocol, ctx));
         }
         if reply.encoded && session.req_header().version == Version::HTTP_10 {
             // HTTP/1.0 knows no chunks: the body ends with the connection (RFC 9112 section 6.1).
@@ -327,8 +348,8 @@ impl ProxyHttp for Gateway {
         if std::mem::take(&mut ctx.nothing_sent) {
             return e; // decided where it was found
         }
-        let idempotent = session.req_header().method.is_idempotent();
-        if !idempotent || session.as_ref().retry_buffer_truncated() || ctx.tries >= MAX_TRIES {
+        let repeatable = session.req_header().method.is_idempotent() || upstream::unprocessed(&e);
+        if !repeatable || session.as_ref().retry_buffer_truncated() || ctx.tries >= MAX_TRIES {
             e.set_retry(false);
         } else {
             e.retry.decide_reuse(client_reused);
