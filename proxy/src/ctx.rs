@@ -4,6 +4,7 @@ use crate::Shared;
 use crate::buffer::Held;
 use crate::edge::Conn;
 use crate::respond::Rejection;
+use crate::stream::Clock;
 use ingress_core::Route;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -37,6 +38,8 @@ pub struct RequestCtx {
     pub upstream_status: Option<u16>,
     /// A WebSocket handshake was asked for.
     pub upgrade: bool,
+    /// The clock of an HTTP/2 client's stream.
+    pub clock: Option<Arc<Clock>>,
     /// The client can take trailers, which the backend is told.
     pub trailers: bool,
     /// 101 was sent: the request is a tunnel now.
@@ -66,6 +69,7 @@ impl RequestCtx {
             response_time: None,
             upstream_status: None,
             upgrade: false,
+            clock: None,
             trailers: false,
             tunnel: false,
             recorded: false,
@@ -75,6 +79,12 @@ impl RequestCtx {
 }
 
 impl RequestCtx {
+    /// Whether client and backend have both been silent for too long.
+    pub fn silent(&self) -> bool {
+        self.clock.as_ref().is_some_and(|clock| clock.expired())
+            || self.conn.as_ref().is_some_and(|conn| conn.silent())
+    }
+
     /// Whether the route's backend speaks HTTP/2.
     pub fn http2_backend(&self) -> bool {
         self.route.as_ref().is_some_and(|r| r.backend.protocol.http2())

@@ -9,6 +9,7 @@ use crate::framing::{Body, Chunks};
 use crate::policy::{self, Verdict};
 use crate::respond::{self, Rejection};
 use crate::select::{self, Selected};
+use crate::stream::ClientStream;
 use crate::strict::{Facts, check_target};
 use crate::upstream::{self, MAX_TRIES};
 use crate::{Shared, headers};
@@ -133,6 +134,7 @@ impl ProxyHttp for Gateway {
     async fn request_filter(&self, session: &mut Session, ctx: &mut RequestCtx) -> Result<bool> {
         ctx.conn = Conn::of(session).cloned();
         let line = ctx.conn.as_ref().map_or(Ok(()), |conn| conn.head_is_read());
+        ctx.clock = ClientStream::take_clock(session.req_header_mut());
         self.set_timeouts(session);
         let judged = line.map_err(|_| Rejection::Malformed).and_then(|()| self.judge(session, ctx));
         let rejection = match judged {
@@ -145,6 +147,11 @@ impl ProxyHttp for Gateway {
                     Ok(true) if ctx.http2_backend() => Rejection::Upgrade,
                     Ok(upgrade) => {
                         ctx.upgrade = upgrade;
+                        if ctx.route.as_ref().is_some_and(|r| r.backend.protocol.grpc()) {
+                            // The pauses between messages are the application's; the backend's limit
+                            // bounds them.
+                            session.set_read_timeout(None);
+                        }
                         if upgrade {
                             conn.follow_no_more();
                         }
@@ -270,6 +277,9 @@ impl ProxyHttp for Gateway {
             // Nobody asked: what follows is neither a response nor a tunnel.
             return Err(failure(Rejection::Protocol, ctx));
         }
+        if let Some(conn) = &ctx.conn {
+            conn.moved();
+        }
         ctx.upstream_status = Some(response.status.as_u16());
         ctx.response_time = ctx.connected.map(|at| at.elapsed());
         let reply = headers::clean_response(response);
@@ -307,6 +317,9 @@ impl ProxyHttp for Gateway {
         end_of_stream: bool,
         ctx: &mut RequestCtx,
     ) -> Result<Option<Duration>> {
+        if let Some(conn) = &ctx.conn {
+            conn.moved();
+        }
         let Some(held) = &mut ctx.held else { return Ok(None) };
         *body = match body.take() {
             Some(chunk) => held.take(chunk, end_of_stream),
@@ -360,6 +373,7 @@ impl ProxyHttp for Gateway {
     async fn fail_to_proxy(&self, session: &mut Session, e: &Error, ctx: &mut RequestCtx) -> FailToProxy {
         let rejection = match ctx.rejection {
             Some(rejection) => rejection,
+            None if ctx.silent() => Rejection::BackendTimeout,
             None if ctx.conn.as_ref().is_some_and(|c| c.broken_body()) => Rejection::Malformed,
             None => upstream::cause(e, session.as_downstream_mut().is_body_done()),
         };
@@ -396,6 +410,8 @@ impl ProxyHttp for Gateway {
         let status = session
             .response_written()
             .map(|r| r.status)
+            // A gRPC call is refused on 200: what counts is why.
+            .filter(|_| ctx.upstream_status.is_some() || ctx.rejection.is_none())
             .or(ctx.rejection.map(Rejection::status))
             .unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let metrics = &self.shared.metrics;

@@ -57,6 +57,13 @@ pub async fn peer(shared: &Shared, ctx: &mut RequestCtx, upgrade: bool) -> Resul
     options.verify_hostname = backend.verify;
     if backend.protocol.http2() {
         http2(options);
+        // The engine's limit does not see that the client is sending; these see both sides.
+        options.read_timeout = None;
+        match (&ctx.clock, &ctx.conn) {
+            (Some(clock), _) => clock.bound(timeouts.read),
+            (None, Some(conn)) => conn.bound_silence(timeouts.read),
+            (None, None) => options.read_timeout = timeouts.read,
+        }
     } else {
         options.alpn = ALPN::H1;
     }
