@@ -14,7 +14,7 @@ use ingress_controller::cluster::{Cluster, Dirty, Parsed, parse_documents};
 use ingress_controller::finding::Outcome;
 use ingress_controller::translate::{Settings, Translation, Translator};
 use ingress_core::route::path::routing_path;
-use ingress_core::{Access, Auth, Backend, BackendAddress, HostPattern, Route, Timeouts};
+use ingress_core::{Access, Auth, Backend, BackendAddress, BackendProtocol, HostPattern, Route, Timeouts};
 use openssl::asn1::Asn1Time;
 use openssl::ec::{EcGroup, EcKey};
 use openssl::hash::MessageDigest;
@@ -185,8 +185,15 @@ fn line(route: &Route) -> String {
     let mut line = format!("{} -> {}", route.path, address(&route.backend));
     write!(line, " [{}/{} {}]", source.namespace, source.name, route.rule).unwrap();
     let backend = &route.backend;
+    line.push_str(match backend.protocol {
+        BackendProtocol::Http => "",
+        BackendProtocol::Https => " https",
+        BackendProtocol::H2c => " h2c",
+        BackendProtocol::Grpc => " grpc",
+        BackendProtocol::Grpcs => " grpcs",
+    });
     if backend.protocol.tls() {
-        write!(line, " https as {}", backend.tls_name).unwrap();
+        write!(line, " as {}", backend.tls_name).unwrap();
     }
     if !backend.verify {
         line.push_str(" unverified");

@@ -4,6 +4,7 @@ use crate::Shared;
 use crate::buffer::Held;
 use crate::edge::Conn;
 use crate::respond::Rejection;
+use crate::stream::Clock;
 use ingress_core::Route;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -37,6 +38,10 @@ pub struct RequestCtx {
     pub upstream_status: Option<u16>,
     /// A WebSocket handshake was asked for.
     pub upgrade: bool,
+    /// The clock of an HTTP/2 client's stream.
+    pub clock: Option<Arc<Clock>>,
+    /// The client can take trailers, which the backend is told.
+    pub trailers: bool,
     /// 101 was sent: the request is a tunnel now.
     pub tunnel: bool,
     pub recorded: bool,
@@ -64,10 +69,25 @@ impl RequestCtx {
             response_time: None,
             upstream_status: None,
             upgrade: false,
+            clock: None,
+            trailers: false,
             tunnel: false,
             recorded: false,
             held: None,
         }
+    }
+}
+
+impl RequestCtx {
+    /// Whether client and backend have both been silent for too long.
+    pub fn silent(&self) -> bool {
+        self.clock.as_ref().is_some_and(|clock| clock.expired())
+            || self.conn.as_ref().is_some_and(|conn| conn.silent())
+    }
+
+    /// Whether the route's backend speaks HTTP/2.
+    pub fn http2_backend(&self) -> bool {
+        self.route.as_ref().is_some_and(|r| r.backend.protocol.http2())
     }
 }
 

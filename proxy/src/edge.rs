@@ -1,25 +1,28 @@
 //! Around Pingora's HTTP engine: the accept loops, what is known of a client's connection, and
 //! the limits that the engine does not have.
 
+use crate::frames::Frames;
 use crate::framing::{Body, RequestLine};
-use crate::respond::canned;
+use crate::respond::{SERVER_NAME, canned};
 use crate::service::Gateway;
+use crate::stream::ClientStream;
 use crate::strict::Malformed;
 use crate::tls::{self, HelloDeadline, TlsInfo};
 use crate::{Bound, Shared, StartError};
 use async_trait::async_trait;
-use http::HeaderValue;
+use http::header::{CONTENT_LENGTH, SERVER};
+use http::{HeaderValue, Method};
 use parking_lot::Mutex;
-use pingora_core::apps::{HttpServerApp, HttpServerOptions, ServerApp};
+use pingora_core::apps::{HttpServerApp, HttpServerOptions, ReusedHttpStream, ServerApp};
 use pingora_core::listeners::{L4BufferSettings, ListenerConfig};
 use pingora_core::protocols::http::ServerSession;
-use pingora_core::protocols::http::v2::server::default_h2_options;
+use pingora_core::protocols::http::v2::server::{H2Options, default_h2_options};
 use pingora_core::protocols::l4::socket::SocketAddr as PeerAddr;
 use pingora_core::protocols::raw_connect::ProxyDigest;
 use pingora_core::protocols::tls::SslDigest;
 use pingora_core::protocols::{
-    ALPN, GetProxyDigest, GetSocketDigest, GetTimingDigest, Peek, Shutdown, SocketDigest, Ssl, Stream,
-    TimingDigest, UniqueID, UniqueIDType,
+    ALPN, Digest, GetProxyDigest, GetSocketDigest, GetTimingDigest, Peek, Shutdown, SocketDigest, Ssl,
+    Stream, TimingDigest, UniqueID, UniqueIDType,
 };
 use pingora_core::server::configuration::ServerConf;
 use pingora_core::server::{Fds, ShutdownWatch};
@@ -34,8 +37,8 @@ use std::net::IpAddr;
 use std::os::fd::IntoRawFd;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::task::{Context, Poll, ready};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep_until};
@@ -43,6 +46,13 @@ use tokio::time::{Instant, Sleep, sleep_until};
 /// Receive windows of HTTP/2 clients: large enough for fast uploads, bounded per connection.
 const H2_STREAM_WINDOW: u32 = 256 << 10;
 const H2_CONNECTION_WINDOW: u32 = 1 << 20;
+
+/// What may wait to be written for one stream of a client that does not read.
+const H2_SEND_BUFFER: usize = 128 << 10;
+
+/// Streams that an HTTP/2 client may give up at once. Beyond these the connection is closed, if they
+/// are most of its streams (CVE-2023-44487, CVE-2025-8671).
+const MAX_PREMATURE: u32 = 200;
 
 /// Read buffer of a client connection; a larger one is touched whole by each idle connection.
 const READ_BUFFER: usize = 4096;
@@ -71,6 +81,28 @@ pub struct Conn {
     /// How far the bytes of the current request were followed. One task reads a connection, so the
     /// lock is never waited for.
     follow: Mutex<Follow>,
+    quiet: Quiet,
+    streams: Streams,
+}
+
+/// How long an HTTP/1 client and its HTTP/2 backend may both be silent. The engine's own limit for
+/// such a backend does not see that the client is still sending.
+#[derive(Default)]
+struct Quiet {
+    /// In milliseconds; 0 = no limit.
+    limit: AtomicU64,
+    /// When something moved last.
+    moved: AtomicU64,
+    expired: AtomicBool,
+}
+
+/// The streams of an HTTP/2 connection, counted.
+#[derive(Default)]
+struct Streams {
+    all: AtomicU32,
+    active: AtomicU32,
+    premature: AtomicU32,
+    flood: AtomicBool,
 }
 
 /// What is known of the bytes of an HTTP/1 request.
@@ -106,6 +138,8 @@ impl Conn {
             head_bytes: AtomicUsize::new(0),
             following: AtomicBool::new(false),
             follow: Mutex::default(),
+            quiet: Quiet::default(),
+            streams: Streams::default(),
         }
     }
 
@@ -119,7 +153,49 @@ impl Conn {
 
     /// The connection that a session runs on.
     pub fn of(session: &Session) -> Option<&Arc<Self>> {
-        session.as_downstream().digest()?.proxy_digest.as_ref()?.user_data.as_ref()?.downcast_ref()
+        Self::in_digest(session.as_downstream().digest()?)
+    }
+
+    /// The connection that a digest belongs to.
+    pub fn in_digest(digest: &Digest) -> Option<&Arc<Self>> {
+        digest.proxy_digest.as_ref()?.user_data.as_ref()?.downcast_ref()
+    }
+
+    /// A stream of this connection begins.
+    pub fn stream_began(&self) {
+        self.streams.all.fetch_add(1, Ordering::Relaxed);
+        self.streams.active.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A stream of this connection has ended, perhaps before it was worth anything.
+    pub fn stream_ended(&self, premature: bool) {
+        let streams = &self.streams;
+        streams.active.fetch_sub(1, Ordering::Relaxed);
+        if premature {
+            let n = streams.premature.fetch_add(1, Ordering::Relaxed) + 1;
+            if n >= MAX_PREMATURE && n > streams.all.load(Ordering::Relaxed) / 2 {
+                streams.flood.store(true, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Bounds the silence of client and backend together, for the current HTTP/1 request.
+    pub fn bound_silence(&self, limit: Option<Duration>) {
+        self.quiet.expired.store(false, Ordering::Relaxed);
+        self.quiet.limit.store(limit.map_or(0, millis), Ordering::Relaxed);
+        self.moved();
+    }
+
+    /// Something came from the backend.
+    pub fn moved(&self) {
+        if self.quiet.limit.load(Ordering::Relaxed) != 0 {
+            self.quiet.moved.store(now(), Ordering::Relaxed);
+        }
+    }
+
+    /// Whether that bound has ended the exchange.
+    pub fn silent(&self) -> bool {
+        self.quiet.expired.load(Ordering::Relaxed)
     }
 
     /// The next bytes are a request head; some of them may have come with the request before.
@@ -137,6 +213,7 @@ impl Conn {
         follow.broken = false;
         self.head_bytes.store(follow.tail.len(), Ordering::Relaxed);
         self.following.store(false, Ordering::Relaxed);
+        self.quiet.limit.store(0, Ordering::Relaxed);
         self.reading_head.store(true, Ordering::Relaxed);
     }
 
@@ -185,6 +262,10 @@ pub(crate) struct EdgeStream {
     /// An answer of ours that is being written instead; what is left of it.
     canned: Option<&'static [u8]>,
     clock: Option<HeadClock>,
+    /// What an HTTP/2 client sends.
+    frames: Option<Box<Frames>>,
+    /// One of both sides has ended the connection.
+    over: bool,
 }
 
 impl EdgeStream {
@@ -199,7 +280,8 @@ impl EdgeStream {
         let response = ResponseHeader::build_no_case(200, Some(0)).map_err(io::Error::other)?;
         let digest = Arc::new(ProxyDigest::new(Box::new(response), Some(Box::new(conn.clone()))));
         shared.metrics.connection_opened();
-        Ok(Self { inner, conn, digest, shared, canned: None, clock: None })
+        let frames = matches!(inner.selected_alpn_proto(), Some(ALPN::H2)).then(Box::default);
+        Ok(Self { inner, conn, digest, shared, canned: None, clock: None, frames, over: false })
     }
 
     #[cfg(test)]
@@ -223,6 +305,7 @@ impl EdgeStream {
 
 impl Drop for EdgeStream {
     fn drop(&mut self) {
+        self.say_goodbye();
         self.shared.metrics.connection_closed();
     }
 }
@@ -233,9 +316,20 @@ impl AsyncRead for EdgeStream {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        if self.frames.is_some() {
+            return self.poll_frames(cx, buf);
+        }
         let before = buf.filled().len();
         if !self.conn.reading_head.load(Ordering::Relaxed) {
-            ready!(Pin::new(&mut self.inner).poll_read(cx, buf))?;
+            if self.conn.quiet.limit.load(Ordering::Relaxed) != 0 {
+                if self.poll_quiet(cx).is_ready() {
+                    return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+                }
+                ready!(Pin::new(&mut self.inner).poll_read(cx, buf))?;
+                self.conn.moved();
+            } else {
+                ready!(Pin::new(&mut self.inner).poll_read(cx, buf))?;
+            }
             if !self.conn.following.load(Ordering::Relaxed) {
                 return Poll::Ready(Ok(()));
             }
@@ -283,6 +377,16 @@ const BEFORE_ENGINE: Duration = Duration::from_millis(100);
 /// How long a client that was refused is still listened to.
 const LINGER: Duration = Duration::from_secs(1);
 
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX / 2).max(1)
+}
+
+/// Milliseconds since this was first asked.
+fn now() -> u64 {
+    static EPOCH: std::sync::OnceLock<Instant> = std::sync::OnceLock::new();
+    Instant::now().saturating_duration_since(*EPOCH.get_or_init(Instant::now)).as_millis() as u64
+}
+
 const FAR: Duration = Duration::from_secs(86_400);
 
 fn next_deadline(config: &crate::Config, whole: Option<Instant>) -> Instant {
@@ -301,6 +405,73 @@ impl EdgeStream {
             HeadClock { whole, timer: Box::pin(sleep_until(next_deadline(config, whole))) }
         });
         clock.timer.as_mut().poll(cx)
+    }
+
+    /// Reads from an HTTP/2 client. A preface or a block of header fields that does not end in time
+    /// ends the connection, and so does a client that floods it with streams it does not want.
+    fn poll_frames(&mut self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        if self.conn.streams.flood.load(Ordering::Relaxed) {
+            if !self.over {
+                self.over = true;
+                self.shared.metrics.unmatched("reset_flood");
+            }
+            return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
+        }
+        let owes = |frames: &Option<Box<Frames>>| frames.as_ref().is_some_and(|f| f.owes());
+        if owes(&self.frames) && self.poll_clock(cx).is_ready() {
+            if !self.over {
+                self.over = true;
+                self.shared.metrics.unmatched("client_timeout");
+            }
+            return Poll::Ready(Ok(()));
+        }
+        let before = buf.filled().len();
+        let read = ready!(Pin::new(&mut self.inner).poll_read(cx, buf));
+        self.over |= read.is_err() || buf.filled().len() == before;
+        read?;
+        if let Some(frames) = &mut self.frames {
+            frames.take(&buf.filled()[before..]);
+        }
+        let deadline = |whole| next_deadline(&self.shared.config, whole);
+        match &mut self.clock {
+            Some(clock) if owes(&self.frames) => clock.timer.as_mut().reset(deadline(clock.whole)),
+            _ => self.clock = None,
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Ready once client and backend have both been silent for too long.
+    fn poll_quiet(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let quiet = &self.conn.quiet;
+        loop {
+            let limit = quiet.limit.load(Ordering::Relaxed);
+            let left = (quiet.moved.load(Ordering::Relaxed) + limit).saturating_sub(now());
+            if left == 0 {
+                quiet.expired.store(true, Ordering::Relaxed);
+                return Poll::Ready(());
+            }
+            let deadline = Instant::now() + Duration::from_millis(left);
+            let clock = self
+                .clock
+                .get_or_insert_with(|| HeadClock { whole: None, timer: Box::pin(sleep_until(deadline)) });
+            if clock.timer.is_elapsed() || clock.timer.deadline() > deadline {
+                clock.timer.as_mut().reset(deadline);
+            }
+            ready!(clock.timer.as_mut().poll(cx));
+        }
+    }
+
+    /// An HTTP/2 connection that the engine drops while it is idle ends with a GOAWAY, so that a client
+    /// knows that a request which crosses it was not seen. There is no time to wait: what the socket
+    /// does not take at once is not sent.
+    fn say_goodbye(&mut self) {
+        let idle = !self.over && self.conn.streams.active.load(Ordering::Relaxed) == 0;
+        if let Some(frames) = self.frames.as_ref().filter(|f| idle && !f.owes()) {
+            let goaway = frames.goaway();
+            let mut cx = Context::from_waker(Waker::noop());
+            let _ = Pin::new(&mut self.inner).poll_write(&mut cx, &goaway);
+            let _ = Pin::new(&mut self.inner).poll_flush(&mut cx);
+        }
     }
 
     /// Answers a head that is not going to be read, takes in a little more of it, so that the client
@@ -364,6 +535,7 @@ impl AsyncWrite for EdgeStream {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.over = true;
         Pin::new(&mut self.inner).poll_shutdown(cx)
     }
 
@@ -440,6 +612,46 @@ impl Peek for EdgeStream {}
 struct Edge {
     shared: Arc<Shared>,
     engine: Arc<HttpProxy<Gateway>>,
+    http2: Arc<Http2>,
+}
+
+/// HTTP/2 connections: the engine's loop, with streams of ours.
+struct Http2 {
+    shared: Arc<Shared>,
+    engine: Arc<HttpProxy<Gateway>>,
+}
+
+#[async_trait]
+impl HttpServerApp for Http2 {
+    async fn process_new_http(
+        self: &Arc<Self>,
+        session: ServerSession,
+        shutdown: &ShutdownWatch,
+    ) -> Option<ReusedHttpStream> {
+        let mut stream = match session {
+            ServerSession::H2(stream) => stream,
+            other => return self.engine.process_new_http(other, shutdown).await,
+        };
+        if stream.req_header().method == Method::CONNECT {
+            // No hook sees it, and the engine's answer is not ours.
+            self.shared.metrics.unmatched("malformed");
+            let mut refusal = ResponseHeader::build_no_case(405, Some(2)).ok()?;
+            refusal.insert_header(SERVER, SERVER_NAME).ok()?;
+            refusal.insert_header(CONTENT_LENGTH, HeaderValue::from_static("0")).ok()?;
+            let _ = stream.write_response_header(Box::new(refusal), true);
+            return None;
+        }
+        let session = ServerSession::new_custom(Box::new(ClientStream::new(stream)));
+        self.engine.process_new_http(session, shutdown).await
+    }
+
+    fn h2_options(&self) -> Option<H2Options> {
+        self.engine.h2_options()
+    }
+
+    fn server_options(&self) -> Option<&HttpServerOptions> {
+        HttpServerApp::server_options(&*self.engine)
+    }
 }
 
 #[async_trait]
@@ -448,7 +660,7 @@ impl ServerApp for Edge {
         let stream = EdgeStream::new(stream, self.shared.clone()).ok()?;
         let conn = stream.conn.clone();
         if matches!(stream.selected_alpn_proto(), Some(ALPN::H2)) {
-            return ServerApp::process_new(&self.engine, Box::new(stream), shutdown).await;
+            return ServerApp::process_new(&self.http2, Box::new(stream), shutdown).await;
         }
         self.http1(Box::new(stream), &conn, shutdown).await;
         None
@@ -498,12 +710,15 @@ pub fn serve(
     let mut h2 = default_h2_options();
     h2.max_concurrent_streams(config.http2_max_concurrent_streams)
         .max_header_list_size(u32::try_from(config.max_header_size).unwrap_or(u32::MAX))
+        .max_send_buffer_size(H2_SEND_BUFFER)
         .initial_window_size(H2_STREAM_WINDOW)
         .initial_connection_window_size(H2_CONNECTION_WINDOW);
     engine.h2_options = Some(h2);
 
     let tls = tls::settings(shared.reader.clone(), shared.metrics.clone())?;
-    let edge = Edge { shared: shared.clone(), engine: Arc::new(engine) };
+    let engine = Arc::new(engine);
+    let http2 = Arc::new(Http2 { shared: shared.clone(), engine: engine.clone() });
+    let edge = Edge { shared: shared.clone(), engine, http2 };
     let mut service = Service::new("edge".into(), edge);
     let mut fds = Fds::new();
     service.add_listener(endpoint(&mut fds, bound.http)?);

@@ -8,7 +8,7 @@
 use crate::edge::Conn;
 use crate::respond::Rejection;
 use crate::strict::{Facts, Field};
-use http::header::{CONNECTION, CONTENT_LENGTH, COOKIE, HOST, TRANSFER_ENCODING, UPGRADE};
+use http::header::{CONNECTION, CONTENT_LENGTH, COOKIE, HOST, TE, TRANSFER_ENCODING, UPGRADE};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Version};
 use pingora_http::{RequestHeader, ResponseHeader};
 
@@ -91,6 +91,20 @@ fn tokens(headers: &HeaderMap) -> impl Iterator<Item = &[u8]> {
         .flat_map(|value| value.as_bytes().split(|b| *b == b','))
         .map(<[u8]>::trim_ascii)
         .filter(|token| !token.is_empty())
+}
+
+/// Whether the client says that it can take trailers (RFC 9110 section 10.1.4).
+pub fn takes_trailers(headers: &HeaderMap) -> bool {
+    headers
+        .get_all(TE)
+        .iter()
+        .flat_map(|value| value.as_bytes().split(|b| *b == b','))
+        .any(|coding| coding.trim_ascii().eq_ignore_ascii_case(b"trailers"))
+}
+
+/// Whether a response carries no body whatever its fields say (RFC 9112 section 6.3).
+pub fn never_has_body(method: &Method, status: StatusCode) -> bool {
+    *method == Method::HEAD || status == StatusCode::NO_CONTENT || status == StatusCode::NOT_MODIFIED
 }
 
 /// Removes `Connection` and what it nominates (RFC 9110 section 7.6.1). Framing and routing fields

@@ -1,12 +1,13 @@
 //! The data plane: Pingora hooks over the model of `ingress_core`. Knows nothing of Kubernetes.
 //!
-//! Pingora types stay in the hook files (`service`, `edge`, `headers`, `respond`, `tls`, `upstream`).
+//! Pingora types stay in the hook files (`service`, `edge`, `headers`, `respond`, `stream`, `tls`, `upstream`).
 
 pub mod access_log;
 mod buffer;
 mod ctx;
 pub mod dial;
 mod edge;
+mod frames;
 mod framing;
 mod headers;
 mod listeners;
@@ -16,6 +17,7 @@ pub mod resolve;
 mod respond;
 mod select;
 mod service;
+mod stream;
 mod strict;
 mod tls;
 mod tunnel;

@@ -2,15 +2,18 @@
 
 use bytes::Bytes;
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE, LOCATION, SERVER};
-use http::{HeaderValue, Method, StatusCode};
+use http::{HeaderName, HeaderValue, Method, StatusCode, Version};
 use ingress_core::{NoMatch, Unavailable};
 use pingora_core::Result;
-use pingora_http::ResponseHeader;
+use pingora_http::{RequestHeader, ResponseHeader};
 use pingora_proxy::Session;
 use std::time::Duration;
 
 /// Value of the `Server` header on answers of our own; backend answers keep theirs.
 pub const SERVER_NAME: HeaderValue = HeaderValue::from_static("tak-os-ingress");
+
+const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
+const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 
 /// How much of an unread request body is taken in after an early answer, so that the client gets
 /// to read it; beyond it the connection is cut.
@@ -32,6 +35,8 @@ pub enum Rejection {
     AuthNotConfigured,
     /// The request body is larger than the limit.
     BodyTooLarge,
+    /// A WebSocket handshake for a backend that speaks HTTP/2, which has no such thing.
+    Upgrade,
     /// There is nothing to dial.
     Unavailable(Unavailable),
     /// The backend's name has no address.
@@ -66,7 +71,7 @@ impl Rejection {
             Rejection::HeadTooLarge => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
             Rejection::NoRoute(_) => StatusCode::NOT_FOUND,
             Rejection::Denied => StatusCode::FORBIDDEN,
-            Rejection::AuthNotConfigured => StatusCode::NOT_IMPLEMENTED,
+            Rejection::AuthNotConfigured | Rejection::Upgrade => StatusCode::NOT_IMPLEMENTED,
             Rejection::BodyTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             Rejection::Unavailable(_)
             | Rejection::Dns
@@ -92,6 +97,7 @@ impl Rejection {
             Rejection::Denied => "access",
             Rejection::AuthNotConfigured => "auth_not_configured",
             Rejection::BodyTooLarge => "body_too_large",
+            Rejection::Upgrade => "upgrade",
             Rejection::Unavailable(Unavailable::NoService) => "no_service",
             Rejection::Unavailable(Unavailable::NoPort) => "no_port",
             Rejection::Unavailable(Unavailable::NoEndpoints) => "no_endpoints",
@@ -123,6 +129,19 @@ impl Rejection {
         }
     }
 
+    /// The same in the words of gRPC, by its table for answers that are not gRPC's own.
+    fn grpc_status(self) -> u8 {
+        match self.status().as_u16() {
+            400 => 13,                   // INTERNAL
+            401 => 16,                   // UNAUTHENTICATED
+            403 => 7,                    // PERMISSION_DENIED
+            404 | 501 => 12,             // UNIMPLEMENTED
+            413 => 8,                    // RESOURCE_EXHAUSTED
+            429 | 502 | 503 | 504 => 14, // UNAVAILABLE
+            _ => 2,                      // UNKNOWN
+        }
+    }
+
     /// Whether the client's connection ends with this answer.
     fn closes(self) -> bool {
         matches!(
@@ -134,6 +153,7 @@ impl Rejection {
     fn body(self) -> &'static str {
         match self {
             Rejection::AuthNotConfigured => "Authentication required but not configured\n",
+            Rejection::Upgrade => "501 Not Implemented: the backend speaks HTTP/2 and cannot upgrade\n",
             Rejection::Malformed => "400 Bad Request\n",
             Rejection::HeadTooLarge => "431 Request Header Fields Too Large\n",
             Rejection::NoRoute(_) => "404 Not Found\n",
@@ -171,11 +191,33 @@ pub async fn reject(session: &mut Session, rejection: Rejection) -> Result<()> {
         session.set_keepalive(None);
     }
     let body = rejection.body();
+    if grpc_call(session.req_header()) {
+        return reject_call(session, rejection.grpc_status(), body.trim_end()).await;
+    }
     let mut header = ResponseHeader::build_no_case(rejection.status(), Some(6))?;
     header.insert_header(SERVER, SERVER_NAME)?;
     header.insert_header(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"))?;
     header.insert_header(CONTENT_LENGTH, HeaderValue::from(body.len()))?;
     send(session, header, Bytes::from_static(body.as_bytes())).await
+}
+
+/// Whether a request is a gRPC call: its client reads a status in the trailers and nothing else.
+fn grpc_call(request: &RequestHeader) -> bool {
+    request.version == Version::HTTP_2
+        && request.headers.get(CONTENT_TYPE).is_some_and(|kind| {
+            let rest = kind.as_bytes().strip_prefix(b"application/grpc");
+            rest.is_some_and(|rest| matches!(rest.first(), None | Some(b'+' | b';')))
+        })
+}
+
+/// Ends a gRPC call: a head that is trailers as well, on HTTP 200 as gRPC wants it.
+async fn reject_call(session: &mut Session, status: u8, message: &'static str) -> Result<()> {
+    let mut header = ResponseHeader::build_no_case(StatusCode::OK, Some(4))?;
+    header.insert_header(SERVER, SERVER_NAME)?;
+    header.insert_header(CONTENT_TYPE, HeaderValue::from_static("application/grpc"))?;
+    header.insert_header(GRPC_STATUS, HeaderValue::from(u16::from(status)))?;
+    header.insert_header(GRPC_MESSAGE, HeaderValue::from_static(message))?;
+    send(session, header, Bytes::new()).await
 }
 
 /// Sends a 308 to `location` (RFC 9110 section 15.4.9: method and body are kept).
@@ -219,6 +261,26 @@ async fn drain(session: &mut Session) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn grpc_calls_are_known_by_their_content_type() {
+        for (version, kind, call) in [
+            (Version::HTTP_2, Some("application/grpc"), true),
+            (Version::HTTP_2, Some("application/grpc+proto"), true),
+            (Version::HTTP_2, Some("application/grpc;charset=utf-8"), true),
+            (Version::HTTP_2, Some("application/grpc-web"), false),
+            (Version::HTTP_2, Some("application/json"), false),
+            (Version::HTTP_2, None, false),
+            (Version::HTTP_11, Some("application/grpc"), false),
+        ] {
+            let mut request = RequestHeader::build("POST", b"/", None).unwrap();
+            request.set_version(version);
+            if let Some(kind) = kind {
+                request.insert_header(CONTENT_TYPE, kind).unwrap();
+            }
+            assert_eq!(grpc_call(&request), call, "{version:?} {kind:?}");
+        }
+    }
 
     #[test]
     fn canned_answers_have_the_length_they_state() {

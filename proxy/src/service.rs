@@ -9,12 +9,13 @@ use crate::framing::{Body, Chunks};
 use crate::policy::{self, Verdict};
 use crate::respond::{self, Rejection};
 use crate::select::{self, Selected};
+use crate::stream::ClientStream;
 use crate::strict::{Facts, check_target};
 use crate::upstream::{self, MAX_TRIES};
 use crate::{Shared, headers};
 use async_trait::async_trait;
 use bytes::Bytes;
-use http::header::{CONNECTION, REFERER, TRANSFER_ENCODING, USER_AGENT};
+use http::header::{CONNECTION, REFERER, TE, TRANSFER_ENCODING, USER_AGENT};
 use http::{HeaderValue, StatusCode, Version};
 use pingora_core::modules::http::HttpModules;
 use pingora_core::protocols::Digest;
@@ -75,6 +76,8 @@ impl Gateway {
             select::route(&self.shared.reader.peek(), &authority, request.uri.path())?;
         let tls = ctx.conn.as_ref().is_some_and(|c| c.tls);
         let verdict = policy::decide(&route, tls);
+        ctx.trailers = route.backend.protocol.http2()
+            && (route.backend.protocol.grpc() || headers::takes_trailers(&request.headers));
         ctx.route = Some(route);
         Ok(Judged { facts, authority, port, verdict })
     }
@@ -131,6 +134,7 @@ impl ProxyHttp for Gateway {
     async fn request_filter(&self, session: &mut Session, ctx: &mut RequestCtx) -> Result<bool> {
         ctx.conn = Conn::of(session).cloned();
         let line = ctx.conn.as_ref().map_or(Ok(()), |conn| conn.head_is_read());
+        ctx.clock = ClientStream::take_clock(session.req_header_mut());
         self.set_timeouts(session);
         let judged = line.map_err(|_| Rejection::Malformed).and_then(|()| self.judge(session, ctx));
         let rejection = match judged {
@@ -140,8 +144,14 @@ impl ProxyHttp for Gateway {
             Ok(Judged { facts, authority, port, verdict: Verdict::Continue }) => match &ctx.conn {
                 Some(conn) => match headers::rebuild(session.req_header_mut(), &facts, conn, authority, port)
                 {
+                    Ok(true) if ctx.http2_backend() => Rejection::Upgrade,
                     Ok(upgrade) => {
                         ctx.upgrade = upgrade;
+                        if ctx.route.as_ref().is_some_and(|r| r.backend.protocol.grpc()) {
+                            // The pauses between messages are the application's; the backend's limit
+                            // bounds them.
+                            session.set_read_timeout(None);
+                        }
                         if upgrade {
                             conn.follow_no_more();
                         }
@@ -212,6 +222,16 @@ impl ProxyHttp for Gateway {
         ctx: &mut RequestCtx,
     ) -> Result<()> {
         // The rest was done once, in `headers::rebuild`.
+        if ctx.http2_backend() {
+            if request.version != Version::HTTP_2 {
+                // The TLS handshake ended without HTTP/2, and the engine would speak HTTP/1.1.
+                return Err(failure(Rejection::Protocol, ctx));
+            }
+            if ctx.trailers {
+                request.insert_header(TE, HeaderValue::from_static("trailers"))?;
+            }
+            return Ok(());
+        }
         if let Some(route) = &ctx.route
             && !route.backend.keepalive
             && !request.headers.contains_key(CONNECTION)
@@ -257,12 +277,23 @@ impl ProxyHttp for Gateway {
             // Nobody asked: what follows is neither a response nor a tunnel.
             return Err(failure(Rejection::Protocol, ctx));
         }
+        if let Some(conn) = &ctx.conn {
+            conn.moved();
+        }
         ctx.upstream_status = Some(response.status.as_u16());
         ctx.response_time = ctx.connected.map(|at| at.elapsed());
         let reply = headers::clean_response(response);
         if response.status == StatusCode::SWITCHING_PROTOCOLS {
             ctx.tunnel = true;
             self.shared.metrics.tunnel_began();
+        }
+        if session.req_header().version == Version::HTTP_10
+            && ctx.http2_backend()
+            && reply.length.is_none()
+            && !headers::never_has_body(&session.req_header().method, response.status)
+        {
+            // The engine is going to say `chunked`, which this client does not know.
+            return Err(failure(Rejection::Protocol, ctx));
         }
         if reply.encoded && session.req_header().version == Version::HTTP_10 {
             // HTTP/1.0 knows no chunks: the body ends with the connection (RFC 9112 section 6.1).
@@ -286,6 +317,9 @@ impl ProxyHttp for Gateway {
         end_of_stream: bool,
         ctx: &mut RequestCtx,
     ) -> Result<Option<Duration>> {
+        if let Some(conn) = &ctx.conn {
+            conn.moved();
+        }
         let Some(held) = &mut ctx.held else { return Ok(None) };
         *body = match body.take() {
             Some(chunk) => held.take(chunk, end_of_stream),
@@ -327,8 +361,8 @@ impl ProxyHttp for Gateway {
         if std::mem::take(&mut ctx.nothing_sent) {
             return e; // decided where it was found
         }
-        let idempotent = session.req_header().method.is_idempotent();
-        if !idempotent || session.as_ref().retry_buffer_truncated() || ctx.tries >= MAX_TRIES {
+        let repeatable = session.req_header().method.is_idempotent() || upstream::unprocessed(&e);
+        if !repeatable || session.as_ref().retry_buffer_truncated() || ctx.tries >= MAX_TRIES {
             e.set_retry(false);
         } else {
             e.retry.decide_reuse(client_reused);
@@ -339,6 +373,7 @@ impl ProxyHttp for Gateway {
     async fn fail_to_proxy(&self, session: &mut Session, e: &Error, ctx: &mut RequestCtx) -> FailToProxy {
         let rejection = match ctx.rejection {
             Some(rejection) => rejection,
+            None if ctx.silent() => Rejection::BackendTimeout,
             None if ctx.conn.as_ref().is_some_and(|c| c.broken_body()) => Rejection::Malformed,
             None => upstream::cause(e, session.as_downstream_mut().is_body_done()),
         };
@@ -375,6 +410,8 @@ impl ProxyHttp for Gateway {
         let status = session
             .response_written()
             .map(|r| r.status)
+            // A gRPC call is refused on 200: what counts is why.
+            .filter(|_| ctx.upstream_status.is_some() || ctx.rejection.is_none())
             .or(ctx.rejection.map(Rejection::status))
             .unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let metrics = &self.shared.metrics;

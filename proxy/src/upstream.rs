@@ -7,7 +7,7 @@ use crate::respond::Rejection;
 use crate::tunnel::TunnelConnector;
 use ingress_core::{Backend, BackendAddress};
 use pingora_core::protocols::{ALPN, TcpKeepalive};
-use pingora_core::upstreams::peer::{HttpPeer, HttpUpstreamRequestPolicy};
+use pingora_core::upstreams::peer::{HttpPeer, HttpUpstreamRequestPolicy, PeerOptions};
 use pingora_core::{Error, ErrorSource, ErrorType};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -55,15 +55,49 @@ pub async fn peer(shared: &Shared, ctx: &mut RequestCtx, upgrade: bool) -> Resul
     options.idle_timeout = shared.config.upstream_keepalive_timeout;
     options.verify_cert = backend.verify;
     options.verify_hostname = backend.verify;
-    options.alpn = ALPN::H1;
+    if backend.protocol.http2() {
+        http2(options);
+        // The engine's limit does not see that the client is sending; these see both sides.
+        options.read_timeout = None;
+        match (&ctx.clock, &ctx.conn) {
+            (Some(clock), _) => clock.bound(timeouts.read),
+            (None, Some(conn)) => conn.bound_silence(timeouts.read),
+            (None, None) => options.read_timeout = timeouts.read,
+        }
+    } else {
+        options.alpn = ALPN::H1;
+    }
     if upgrade {
         options.tcp_keepalive = Some(tunnel_keepalive());
         options.custom_l4 = Some(Arc::new(TunnelConnector { timeout: connect }));
     }
     // `headers` has done this already.
     options.http_upstream_request_policy = HttpUpstreamRequestPolicy::preserve();
+    if !backend.keepalive && backend.protocol.http2() {
+        // HTTP/2 knows no `Connection: close`: the connection is not kept when its one stream ends.
+        options.idle_timeout = Some(Duration::ZERO);
+    }
     peer.group_key = if !backend.keepalive || upgrade { unique() } else { bucket(ctx.start) };
     Ok(peer)
+}
+
+/// Receive windows of HTTP/2 backends. What a slow client leaves unread waits here, up to the window
+/// of its stream; the window of the connection bounds that for the streams together.
+const H2_STREAM_WINDOW: u32 = 256 << 10;
+const H2_CONNECTION_WINDOW: u32 = 1 << 20;
+
+/// Streams at once on one backend connection. A Service balances connections, not streams, so a few
+/// wide ones would load a few Pods.
+const H2_STREAMS: usize = 16;
+
+fn http2(options: &mut PeerOptions) {
+    options.set_http_version(2, 2);
+    options.max_h2_streams = H2_STREAMS;
+    options.h2_stream_window_size = Some(H2_STREAM_WINDOW);
+    options.h2_connection_window_size = Some(H2_CONNECTION_WINDOW);
+    // Not `h2_ping_interval`: servers that follow gRPC's advice end a connection that pings more
+    // often than every five minutes. The kernel asks instead, which nobody counts.
+    options.tcp_keepalive = Some(tunnel_keepalive());
 }
 
 async fn address(
@@ -130,6 +164,15 @@ pub fn closed_by_backend(fd: std::os::unix::io::RawFd) -> bool {
     // SAFETY: the buffer is as long as stated; a descriptor that is none gives an error.
     let n = unsafe { libc::recv(fd, byte.as_mut_ptr().cast(), 1, libc::MSG_PEEK | libc::MSG_DONTWAIT) };
     n == 0
+}
+
+/// Whether an HTTP/2 backend has said that it did not look at the request (RFC 9113 section 8.7).
+pub fn unprocessed(error: &Error) -> bool {
+    error.root_cause().downcast_ref::<h2::Error>().is_some_and(|e| {
+        e.is_remote()
+            && (e.is_reset() && e.reason() == Some(h2::Reason::REFUSED_STREAM)
+                || e.is_go_away() && e.reason() == Some(h2::Reason::NO_ERROR))
+    })
 }
 
 /// The one reading of a Pingora error.

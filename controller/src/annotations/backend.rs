@@ -1,7 +1,6 @@
 //! The connection to the backend.
 
 use super::{Annotation, BOOLEAN, Reader, Since, boolean};
-use crate::finding::{Reason, quoted};
 use ingress_core::BackendProtocol;
 
 /// The annotations of this feature.
@@ -9,7 +8,7 @@ pub(super) const TABLE: [Annotation; 3] = [PROTOCOL, VERIFY, KEEPALIVE];
 
 const PROTOCOL: Annotation = Annotation {
     key: "ingress.tak-os.org/backend-protocol",
-    accepts: "\"http\" or \"https\"",
+    accepts: "\"http\", \"https\", \"h2c\", \"grpc\" or \"grpcs\"",
     default: "http",
     meaning: "what is spoken to the Service port",
     since: Since::Version("0.1"),
@@ -56,11 +55,9 @@ fn protocol(reader: &mut Reader<'_>) -> BackendProtocol {
     match value.to_ascii_lowercase().as_str() {
         "http" => BackendProtocol::Http,
         "https" => BackendProtocol::Https,
-        "h2c" | "grpc" | "grpcs" => {
-            let message = format!("{} is not supported in this version; http is spoken", quoted(value));
-            reader.findings.add(Reason::UnsupportedAnnotation, PROTOCOL.key, message);
-            BackendProtocol::Http
-        }
+        "h2c" => BackendProtocol::H2c,
+        "grpc" => BackendProtocol::Grpc,
+        "grpcs" => BackendProtocol::Grpcs,
         _ => {
             reader.invalid(&PROTOCOL, value);
             BackendProtocol::Http
@@ -72,23 +69,27 @@ fn protocol(reader: &mut Reader<'_>) -> BackendProtocol {
 mod tests {
     use super::super::tests::{read_all, read_one};
     use super::*;
+    use crate::finding::Reason;
 
     #[test]
     fn protocols_are_read_in_any_case() {
-        for (value, tls, reason) in [
-            ("http", false, None),
-            ("HTTP", false, None),
-            ("https", true, None),
-            ("HTTPS", true, None),
-            ("h2c", false, Some(Reason::UnsupportedAnnotation)),
-            ("GRPC", false, Some(Reason::UnsupportedAnnotation)),
-            ("grpcs", false, Some(Reason::UnsupportedAnnotation)),
-            ("htps", false, Some(Reason::InvalidAnnotation)),
-            ("", false, Some(Reason::InvalidAnnotation)),
-            ("AUTO_HTTP", false, Some(Reason::InvalidAnnotation)),
+        use BackendProtocol::{Grpc, Grpcs, H2c, Http, Https};
+        for (value, protocol, reason) in [
+            ("http", Http, None),
+            ("HTTP", Http, None),
+            ("https", Https, None),
+            ("HTTPS", Https, None),
+            ("h2c", H2c, None),
+            ("H2C", H2c, None),
+            ("GRPC", Grpc, None),
+            ("grpcs", Grpcs, None),
+            ("htps", Http, Some(Reason::InvalidAnnotation)),
+            ("h2", Http, Some(Reason::InvalidAnnotation)),
+            ("", Http, Some(Reason::InvalidAnnotation)),
+            ("AUTO_HTTP", Http, Some(Reason::InvalidAnnotation)),
         ] {
             let (wanted, found) = read_one("backend-protocol", value);
-            assert_eq!(wanted.connection.protocol.tls(), tls, "{value}");
+            assert_eq!(wanted.connection.protocol, protocol, "{value}");
             assert_eq!(found.first().map(|f| f.reason), reason, "{value}");
         }
     }

@@ -70,11 +70,27 @@ pub enum BackendProtocol {
     Http,
     /// HTTP/1.1 over TLS.
     Https,
+    /// HTTP/2 in plain text, with prior knowledge.
+    H2c,
+    /// gRPC: HTTP/2 in plain text, with prior knowledge.
+    Grpc,
+    /// gRPC over TLS: HTTP/2, or no connection.
+    Grpcs,
 }
 
 impl BackendProtocol {
     /// Whether the connection is TLS.
     pub const fn tls(self) -> bool {
-        matches!(self, BackendProtocol::Https)
+        matches!(self, BackendProtocol::Https | BackendProtocol::Grpcs)
+    }
+
+    /// Whether HTTP/2 is spoken, and nothing else.
+    pub const fn http2(self) -> bool {
+        matches!(self, BackendProtocol::H2c | BackendProtocol::Grpc | BackendProtocol::Grpcs)
+    }
+
+    /// Whether the requests are gRPC calls.
+    pub const fn grpc(self) -> bool {
+        matches!(self, BackendProtocol::Grpc | BackendProtocol::Grpcs)
     }
 }
