@@ -3,7 +3,9 @@
 use crate::Shared;
 use crate::buffer::Held;
 use crate::edge::Conn;
+use crate::policy::auth::Identity;
 use crate::respond::Rejection;
+use http::{HeaderName, HeaderValue};
 use ingress_core::Route;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -18,6 +20,8 @@ pub struct RequestCtx {
     pub conn: Option<Arc<Conn>>,
     /// The route taken, pinned: one request sees one configuration.
     pub route: Option<Arc<Route>>,
+    /// What authentication found; `None` on open routes.
+    pub identity: Option<Box<Identity>>,
     /// Why the backend did not answer.
     pub rejection: Option<Rejection>,
     /// An answer of ours that is no error (`redirect`).
@@ -52,6 +56,7 @@ impl RequestCtx {
             start: Instant::now(),
             conn: None,
             route: None,
+            identity: None,
             rejection: None,
             answered_by: None,
             peer: None,
@@ -68,6 +73,13 @@ impl RequestCtx {
             recorded: false,
             held: None,
         }
+    }
+}
+
+impl RequestCtx {
+    /// Fields that authentication adds to whatever answer the client gets.
+    pub fn response_headers(&self) -> &[(HeaderName, HeaderValue)] {
+        self.identity.as_ref().map_or(&[], |identity| &identity.response)
     }
 }
 
