@@ -5,7 +5,7 @@
 //! annotation guards access the route is closed.
 
 mod access;
-mod auth;
+pub(crate) mod auth;
 pub(crate) mod backend;
 mod cors;
 mod rate_limit;
@@ -81,7 +81,9 @@ pub fn is_read(key: &str) -> bool {
 /// What an Ingress asks for, for all of its routes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Wanted {
+    /// Without authentication, which may need a Secret.
     pub policy: Policy,
+    pub auth: auth::WantedAuth,
     pub connection: Connection,
     pub ssl_redirect: bool,
 }
@@ -94,9 +96,10 @@ pub(crate) fn read(annotations: &BTreeMap<Box<str>, Box<str>>, findings: &mut Fi
         connection: backend::read(&mut reader),
         policy: Policy {
             timeouts: timeouts::read(&mut reader),
-            auth: auth::read(&mut reader),
             access: access::read(&mut reader),
+            ..Policy::default()
         },
+        auth: auth::read(&mut reader),
     };
     cors::read(&mut reader);
     rate_limit::read(&mut reader);

@@ -66,6 +66,14 @@ pub enum Reason {
     InvalidTlsSecret,
     /// The certificate is past its end of validity; it is served all the same.
     CertificateExpired,
+    /// Authentication is asked for in part, or in a way that is not understood; the routes answer 501.
+    AuthMisconfigured,
+    /// The Secret that authentication needs does not exist (yet); the routes answer 501.
+    AuthSecretNotFound,
+    /// The Secret that authentication needs cannot be used; the routes answer 501.
+    InvalidAuthSecret,
+    /// A user of an htpasswd file cannot log in; the others can.
+    UnusablePassword,
     /// The IngressClass belongs to another controller; its Ingresses are not served.
     ForeignIngressClass,
     /// The object has more mistakes than are listed.

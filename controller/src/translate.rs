@@ -4,6 +4,7 @@
 //! those that depend on the same Service or Secret, and their hosts. Whatever order changes come in,
 //! the result is the one of a translation from nothing.
 
+mod auth;
 mod backend;
 mod class;
 mod host;
@@ -190,8 +191,11 @@ impl Translator {
         let none = Declared::default();
         let (old, new) = (old_declared.as_ref().unwrap_or(&none), declared.as_ref().unwrap_or(&none));
         self.by_service.change(&key, &old.services, &new.services, |_| {});
-        let certificates = &mut self.shared.certificates;
-        self.by_secret.change(&key, &old.secrets, &new.secrets, |unused| certificates.forget(unused));
+        let Shared { certificates, auth, .. } = &mut self.shared;
+        self.by_secret.change(&key, &old.secrets, &new.secrets, |unused| {
+            certificates.forget(unused);
+            auth.forget(unused);
+        });
         self.hosts.change(&key, &old.hosts, &new.hosts, |h| &h.host, &mut touched.hosts);
         self.tls_hosts.change(&key, &old.tls, &new.tls, |c| &c.host, &mut touched.tls_hosts);
         match declared {

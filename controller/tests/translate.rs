@@ -204,8 +204,23 @@ fn line(route: &Route) -> String {
     if route.https_redirect {
         line.push_str(" redirect");
     }
-    match route.policy.auth {
+    match &route.policy.auth {
         Auth::Open => {}
+        Auth::Basic(basic) => {
+            let users: Vec<_> = basic.file.users.keys().map(|user| String::from_utf8_lossy(user)).collect();
+            let (source, challenge) =
+                (&basic.file.source, String::from_utf8_lossy(basic.challenge.as_bytes()));
+            write!(line, " auth=[{challenge}] of {source} for {}", users.join(",")).unwrap();
+        }
+        Auth::External(external) => {
+            write!(line, " auth=[{}]", external.url).unwrap();
+            if let Some(signin) = &external.signin {
+                write!(line, " signin=[{signin}]").unwrap();
+            }
+            if !external.response_headers.is_empty() {
+                write!(line, " copies={:?}", external.response_headers).unwrap();
+            }
+        }
         auth => write!(line, " auth={auth:?}").unwrap(),
     }
     match route.policy.access {

@@ -3,8 +3,10 @@
 use crate::Shared;
 use crate::buffer::Held;
 use crate::edge::Conn;
+use crate::policy::auth::Identity;
 use crate::respond::Rejection;
 use crate::stream::Clock;
+use http::{HeaderName, HeaderValue};
 use ingress_core::Route;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -19,6 +21,8 @@ pub struct RequestCtx {
     pub conn: Option<Arc<Conn>>,
     /// The route taken, pinned: one request sees one configuration.
     pub route: Option<Arc<Route>>,
+    /// What authentication found; `None` on open routes.
+    pub identity: Option<Box<Identity>>,
     /// Why the backend did not answer.
     pub rejection: Option<Rejection>,
     /// An answer of ours that is no error (`redirect`).
@@ -57,6 +61,7 @@ impl RequestCtx {
             start: Instant::now(),
             conn: None,
             route: None,
+            identity: None,
             rejection: None,
             answered_by: None,
             peer: None,
@@ -88,6 +93,11 @@ impl RequestCtx {
     /// Whether the route's backend speaks HTTP/2.
     pub fn http2_backend(&self) -> bool {
         self.route.as_ref().is_some_and(|r| r.backend.protocol.http2())
+    }
+
+    /// Fields that authentication adds to whatever answer the client gets.
+    pub fn response_headers(&self) -> &[(HeaderName, HeaderValue)] {
+        self.identity.as_ref().map_or(&[], |identity| &identity.response)
     }
 }
 

@@ -7,6 +7,7 @@ mod buffer;
 mod ctx;
 pub mod dial;
 mod edge;
+mod fetch;
 mod frames;
 mod framing;
 mod headers;
@@ -129,6 +130,8 @@ struct Shared {
     draining: AtomicBool,
     rotation: std::sync::atomic::AtomicUsize,
     budget: Arc<buffer::Budget>,
+    /// Asks authentication providers.
+    client: fetch::Client,
 }
 
 /// The running data plane.
@@ -155,7 +158,9 @@ impl Proxy {
     pub fn start(config: Config, bound: Bound, parts: Parts) -> Result<Self, StartError> {
         let Parts { reader, resolver, guard, metrics, log } = parts;
         let budget = buffer::Budget::new(config.response_buffer_budget);
+        let client = fetch::Client::new(resolver.clone(), guard.clone());
         let shared = Arc::new(Shared {
+            client,
             config,
             reader,
             resolver,

@@ -1,20 +1,24 @@
 //! What stands between a route and its backend, in the one order of the reference.
 
-use crate::respond::Rejection;
-use ingress_core::{Access, Auth, Route};
+pub mod auth;
 
-/// The outcome of the policies of a route.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+use crate::respond::{Rejection, Reply};
+use ingress_core::{Access, Route};
+
+/// The outcome of a policy of a route.
+#[derive(Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// On to the backend.
+    /// On to the next step, and at the end to the backend.
     Continue,
     /// 308 to https.
     RedirectToHttps,
+    /// An answer of ours that is no error.
+    Respond(Box<Reply>),
     /// An answer of ours.
     Reject(Rejection),
 }
 
-/// Access lists, then the redirect to https, then authentication. The first that is not
+/// What comes before authentication: access lists, then the redirect to https. The first that is not
 /// `Continue` decides; upgrades go through all of them.
 pub fn decide(route: &Route, tls: bool) -> Verdict {
     if route.policy.access == Access::Denied {
@@ -23,8 +27,5 @@ pub fn decide(route: &Route, tls: bool) -> Verdict {
     if route.https_redirect && !tls {
         return Verdict::RedirectToHttps;
     }
-    match route.policy.auth {
-        Auth::Open => Verdict::Continue,
-        Auth::Misconfigured => Verdict::Reject(Rejection::AuthNotConfigured),
-    }
+    Verdict::Continue
 }

@@ -167,6 +167,51 @@ impl Rejection {
     }
 }
 
+/// An answer of ours that is no error of the product: a redirect, a challenge, the provider's refusal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reply {
+    /// Its status.
+    pub status: StatusCode,
+    /// Its fields, besides `Server` and the framing.
+    pub headers: Vec<(HeaderName, HeaderValue)>,
+    /// Its body.
+    pub body: Bytes,
+    /// Word for the access log's `rejected_by`.
+    pub label: &'static str,
+}
+
+impl Reply {
+    /// An answer without fields and body.
+    pub fn new(status: StatusCode, label: &'static str) -> Self {
+        Self { status, headers: Vec::new(), body: Bytes::new(), label }
+    }
+
+    /// The same with one more field.
+    pub fn header(mut self, name: HeaderName, value: HeaderValue) -> Self {
+        self.headers.push((name, value));
+        self
+    }
+
+    /// The same with a line of text as its body.
+    pub fn text(self, body: &'static str) -> Self {
+        let mut reply = self.header(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+        reply.body = Bytes::from_static(body.as_bytes());
+        reply
+    }
+}
+
+/// Sends an answer. `extra` fields are added to it.
+pub async fn reply(session: &mut Session, reply: Reply, extra: &[(HeaderName, HeaderValue)]) -> Result<()> {
+    let mut header =
+        ResponseHeader::build_no_case(reply.status, Some(reply.headers.len() + extra.len() + 2))?;
+    header.insert_header(SERVER, SERVER_NAME)?;
+    for (name, value) in reply.headers.into_iter().chain(extra.iter().cloned()) {
+        header.append_header(name, value)?;
+    }
+    header.insert_header(CONTENT_LENGTH, HeaderValue::from(reply.body.len()))?;
+    send(session, header, reply.body).await
+}
+
 /// A whole HTTP/1 answer for a connection on which no request could be read.
 pub fn canned(status: u16) -> &'static [u8] {
     match status {
@@ -185,8 +230,12 @@ pub fn canned(status: u16) -> &'static [u8] {
     }
 }
 
-/// Sends the answer for a rejection.
-pub async fn reject(session: &mut Session, rejection: Rejection) -> Result<()> {
+/// Sends the answer for a rejection. `extra` fields are added to it.
+pub async fn reject(
+    session: &mut Session,
+    rejection: Rejection,
+    extra: &[(HeaderName, HeaderValue)],
+) -> Result<()> {
     if rejection.closes() {
         session.set_keepalive(None);
     }
@@ -198,6 +247,9 @@ pub async fn reject(session: &mut Session, rejection: Rejection) -> Result<()> {
     header.insert_header(SERVER, SERVER_NAME)?;
     header.insert_header(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"))?;
     header.insert_header(CONTENT_LENGTH, HeaderValue::from(body.len()))?;
+    for (name, value) in extra {
+        header.append_header(name, value)?;
+    }
     send(session, header, Bytes::from_static(body.as_bytes())).await
 }
 

@@ -6,6 +6,7 @@ use crate::buffer::Held;
 use crate::ctx::RequestCtx;
 use crate::edge::Conn;
 use crate::framing::{Body, Chunks};
+use crate::policy::auth::{self, Asked, Identity};
 use crate::policy::{self, Verdict};
 use crate::respond::{self, Rejection};
 use crate::select::{self, Selected};
@@ -16,7 +17,9 @@ use crate::{Shared, headers};
 use async_trait::async_trait;
 use bytes::Bytes;
 use http::header::{CONNECTION, REFERER, TE, TRANSFER_ENCODING, USER_AGENT};
+use http::request::Parts;
 use http::{HeaderValue, StatusCode, Version};
+use ingress_core::Auth;
 use pingora_core::modules::http::HttpModules;
 use pingora_core::protocols::Digest;
 use pingora_core::upstreams::peer::HttpPeer;
@@ -82,6 +85,18 @@ impl Gateway {
         Ok(Judged { facts, authority, port, verdict })
     }
 
+    /// Runs the mechanism of the route.
+    async fn authenticate(&self, request: &Parts, ctx: &mut RequestCtx, authority: &HeaderValue) -> Verdict {
+        let (Some(route), Some(conn)) = (&ctx.route, &ctx.conn) else {
+            return Verdict::Reject(Rejection::Internal);
+        };
+        let asked = Asked { parts: request, authority, conn, route };
+        let mut identity = Box::<Identity>::default();
+        let verdict = auth::authenticate(&self.shared, &asked, &mut identity).await;
+        ctx.identity = Some(identity);
+        verdict
+    }
+
     /// Whether the stated length of the body is beyond the limit.
     fn too_large(&self, facts: &Facts) -> bool {
         self.shared.config.max_request_body_size.is_some_and(|max| facts.length > max)
@@ -136,7 +151,14 @@ impl ProxyHttp for Gateway {
         let line = ctx.conn.as_ref().map_or(Ok(()), |conn| conn.head_is_read());
         ctx.clock = ClientStream::take_clock(session.req_header_mut());
         self.set_timeouts(session);
-        let judged = line.map_err(|_| Rejection::Malformed).and_then(|()| self.judge(session, ctx));
+        let mut judged = line.map_err(|_| Rejection::Malformed).and_then(|()| self.judge(session, ctx));
+        if let Ok(judged) = &mut judged
+            && judged.verdict == Verdict::Continue
+            && ctx.route.as_ref().is_some_and(|route| route.policy.auth != Auth::Open)
+        {
+            // Boxed, so that the futures of open routes stay small.
+            judged.verdict = Box::pin(self.authenticate(session.req_header(), ctx, &judged.authority)).await;
+        }
         let rejection = match judged {
             Ok(Judged { verdict: Verdict::Continue, facts, .. }) if self.too_large(&facts) => {
                 Rejection::BodyTooLarge
@@ -151,6 +173,9 @@ impl ProxyHttp for Gateway {
                             // The pauses between messages are the application's; the backend's limit
                             // bounds them.
                             session.set_read_timeout(None);
+                        }
+                        if let Some(identity) = &ctx.identity {
+                            identity.apply(session.req_header_mut())?;
                         }
                         if upgrade {
                             conn.follow_no_more();
@@ -171,10 +196,15 @@ impl ProxyHttp for Gateway {
                     None => Rejection::Malformed,
                 }
             }
+            Ok(Judged { verdict: Verdict::Respond(reply), .. }) => {
+                ctx.answered_by = Some(reply.label);
+                respond::reply(session, *reply, ctx.response_headers()).await?;
+                return Ok(true);
+            }
             Ok(Judged { verdict: Verdict::Reject(rejection), .. }) | Err(rejection) => rejection,
         };
         ctx.rejection = Some(rejection);
-        respond::reject(session, rejection).await?;
+        respond::reject(session, rejection, ctx.response_headers()).await?;
         Ok(true)
     }
 
@@ -283,6 +313,9 @@ impl ProxyHttp for Gateway {
         ctx.upstream_status = Some(response.status.as_u16());
         ctx.response_time = ctx.connected.map(|at| at.elapsed());
         let reply = headers::clean_response(response);
+        for (name, value) in ctx.response_headers() {
+            response.append_header(name, value)?;
+        }
         if response.status == StatusCode::SWITCHING_PROTOCOLS {
             ctx.tunnel = true;
             self.shared.metrics.tunnel_began();
@@ -383,7 +416,7 @@ impl ProxyHttp for Gateway {
         let answered = session.response_written().is_some_and(|r| !r.status.is_informational());
         if rejection != Rejection::ClientGone
             && !answered
-            && respond::reject(session, rejection).await.is_err()
+            && respond::reject(session, rejection, ctx.response_headers()).await.is_err()
         {
             ctx.rejection = Some(Rejection::ClientGone);
         }
@@ -487,6 +520,7 @@ fn write_record(
         record.display("route", &route.source);
         record.display("rule", route.rule);
     }
+    record.opt("user", ctx.identity.as_ref().and_then(|i| i.user.as_deref()).map(str::as_bytes));
     record.opt("rejected_by", ctx.answered_by.or(ctx.rejection.map(Rejection::label)).map(str::as_bytes));
     record.opt("upstream_error", ctx.rejection.and_then(Rejection::upstream_error).map(str::as_bytes));
     if let Some(conn) = &ctx.conn {

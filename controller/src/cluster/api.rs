@@ -19,7 +19,47 @@ const SOLVER_LABEL: &str = "acme.cert-manager.io/http01-solver";
 const SERVICE_LABEL: &str = "kubernetes.io/service-name";
 
 /// What is read of a Secret, by its type. Nothing else is kept in memory.
-const SECRET_KEYS: [(&str, &[&str]); 1] = [("kubernetes.io/tls", &["tls.crt", "tls.key"])];
+const SECRET_KEYS: [(&str, &[&str]); 2] =
+    [("kubernetes.io/tls", &["tls.crt", "tls.key"]), ("Opaque", &AUTH_KEYS)];
+
+/// What authentication reads. `-` stands for `_` as well; kept under the name with `_`.
+const AUTH_KEYS: [&str; 35] = [
+    "auth",
+    "oidc_issuer_url",
+    "skip_oidc_discovery",
+    "login_url",
+    "redeem_url",
+    "oidc_jwks_url",
+    "client_id",
+    "client_secret",
+    "cookie_secret",
+    "cookie_secret_previous",
+    "cookie_name",
+    "cookie_domain",
+    "cookie_path",
+    "cookie_samesite",
+    "cookie_expire",
+    "cookie_refresh",
+    "scope",
+    "prompt",
+    "acr_values",
+    "email_domains",
+    "allowed_emails",
+    "allowed_groups",
+    "oidc_email_claim",
+    "oidc_groups_claim",
+    "insecure_oidc_allow_unverified_email",
+    "bearer_audiences",
+    "introspection_url",
+    "introspection_client_id",
+    "introspection_client_secret",
+    "pass_access_token",
+    "pass_authorization_header",
+    "api_routes",
+    "post_logout_redirect_uri",
+    "backend_logout",
+    "provider_ca",
+];
 
 impl From<Ingress> for IngressObject {
     fn from(ingress: Ingress) -> Self {
@@ -163,8 +203,10 @@ impl From<Secret> for SecretObject {
             data: read
                 .iter()
                 .filter_map(|key| {
-                    let value = plain.remove(*key).map(String::into_bytes);
-                    let mut value = value.or_else(|| Some(data.remove(*key)?.0))?;
+                    let dashed = key.replace('_', "-");
+                    let value = plain.remove(*key).or_else(|| plain.remove(&dashed)).map(String::into_bytes);
+                    let mut value =
+                        value.or_else(|| Some(data.remove(*key).or_else(|| data.remove(&dashed))?.0))?;
                     value.truncate(MAX_SECRET_VALUE + 1);
                     Some(((*key).into(), value.into()))
                 })

@@ -1,5 +1,6 @@
 //! One Ingress: what it declares for which hosts, and what is wrong with it.
 
+use super::auth::AuthSecrets;
 use super::backend::Backends;
 use super::secret::Certificates;
 use super::tls::{self, TlsClaim};
@@ -61,6 +62,7 @@ pub(super) struct Shared {
     names: Pool<str>,
     backends: Backends,
     pub certificates: Certificates,
+    pub auth: AuthSecrets,
 }
 
 impl Shared {
@@ -74,7 +76,9 @@ impl Shared {
         now: i64,
     ) -> Declared {
         let mut findings = Findings::default();
-        let wanted = annotations::read(&object.annotations, &mut findings);
+        let mut wanted = annotations::read(&object.annotations, &mut findings);
+        let auth_secret = wanted.auth.secret().map(|name| Key::new(object.key.namespace.clone(), name));
+        wanted.policy.auth = self.auth.resolve(wanted.auth, auth_secret.as_ref(), cluster, &mut findings);
         if object.default_backend {
             let message = "defaultBackend is not implemented; requests that match no rule are answered 404";
             findings.add(Reason::DefaultBackendIgnored, "spec.defaultBackend", message);
@@ -140,7 +144,10 @@ impl Shared {
             }
             rules.add(host, routes);
         }
-        let (tls, secrets) = tls.claims(object, cluster, &mut self.certificates, now, &mut findings);
+        let (tls, mut secrets) = tls.claims(object, cluster, &mut self.certificates, now, &mut findings);
+        if let Some(secret) = auth_secret.filter(|secret| !secrets.contains(secret)) {
+            secrets = secrets.into_iter().chain([secret]).collect();
+        }
         Declared {
             hosts: rules
                 .hosts

@@ -127,6 +127,8 @@ fn random_ingress(rng: &mut Lcg) -> IngressObject {
         ("ingress.tak-os.org/backend-protocol", ["https", "grpc", "http"]),
         ("ingress.tak-os.org/proxy-read-timeout", ["1", "x", "0"]),
         ("ingress.tak-os.org/auth-url", ["http://x", "", "y"]),
+        ("ingress.tak-os.org/auth-type", ["basic", "basic", "x"]),
+        ("ingress.tak-os.org/auth-secret", ["s1", "s2", "w-tls-0"]),
     ] {
         if rng.one_in(4) {
             object.annotations.insert(key.into(), rng.pick(&values).into());
@@ -373,6 +375,7 @@ fn nothing_is_remembered_of_what_is_gone() {
     );
     assert!(translator.hosts.is_empty() && translator.tls_hosts.is_empty());
     assert!(translator.shared.certificates.is_empty());
+    assert!(translator.shared.auth.is_empty());
 }
 
 /// Not a test of what is right but of how long it takes; run it in a release build.

@@ -13,7 +13,10 @@ pub mod source;
 
 pub use backend::{Backend, BackendAddress, BackendProtocol, ServicePort, Unavailable};
 pub use cert::{CertStore, CertifiedKey};
-pub use policy::{Access, Auth, Policy, Timeouts};
+pub use policy::auth::{Auth, BasicAuth, ExternalAuth, Htpasswd, PasswordHash, Scheme};
+pub use policy::oauth::OAuthPolicy;
+pub use policy::url::{HttpUrl, InvalidUrl};
+pub use policy::{Access, Policy, Timeouts};
 pub use route::host::{HostPattern, InvalidHost, RequestHost};
 pub use route::path::{InvalidPath, PathMatch};
 pub use route::table::{NoMatch, RouteTable, VirtualHost};

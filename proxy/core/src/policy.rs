@@ -1,5 +1,10 @@
 //! Per-route settings, validated. One value per feature; the parsers live in the controller.
 
+pub mod auth;
+pub mod oauth;
+pub mod url;
+
+use auth::Auth;
 use std::time::Duration;
 
 /// Everything that decides how one route's requests are treated.
@@ -21,17 +26,6 @@ pub enum Access {
     Open,
     /// Nobody: an address list is asked for that cannot be honoured (403).
     Denied,
-}
-
-/// The authentication mechanism of a route. Anything of the auth family that cannot be resolved
-/// in full is `Misconfigured`; no error leads to `Open`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
-pub enum Auth {
-    /// No authentication asked for.
-    #[default]
-    Open,
-    /// Asked for, but not usable: 501 to everybody.
-    Misconfigured,
 }
 
 /// Backend timeouts; `None` means no limit (annotation value `"0"`).

@@ -21,18 +21,20 @@ fn shared_with(config: Config, routes: Vec<Route>) -> Arc<Shared> {
     let (host, _) = VirtualHost::build(routes.into_iter().map(Arc::new).collect());
     table.set(&HOST.parse().unwrap(), host);
     publisher.publish(Arc::new(table), Arc::default());
+    let resolver = Resolver::new(
+        ResolverConfig {
+            servers: vec!["127.0.0.1:1".parse().unwrap()],
+            query_timeout: Duration::from_millis(100),
+            ..Default::default()
+        },
+        tokio::runtime::Handle::current(),
+    )
+    .unwrap();
     Arc::new(Shared {
         config,
         reader,
-        resolver: Resolver::new(
-            ResolverConfig {
-                servers: vec!["127.0.0.1:1".parse().unwrap()],
-                query_timeout: Duration::from_millis(100),
-                ..Default::default()
-            },
-            tokio::runtime::Handle::current(),
-        )
-        .unwrap(),
+        client: crate::fetch::Client::new(resolver.clone(), DialGuard::none()),
+        resolver,
         guard: DialGuard::none(),
         metrics: Metrics::register(&prometheus::Registry::new()).unwrap(),
         log: None,
