@@ -5,7 +5,7 @@ SHELL := /usr/bin/env bash
 .DEFAULT_GOAL := help
 ENV := . hack/env.sh;
 
-.PHONY: help deps build release demo test check fmt lint doc deny unit testbed e2e
+.PHONY: help deps build release demo test check fmt lint doc deny unit testbed e2e manifest
 
 help: ## this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' Makefile | while IFS=$$'\t' read -r name text; do printf '%-9s %s\n' "$$name" "$$text"; done
@@ -44,8 +44,11 @@ deny:
 unit: ## tests that need no cluster
 	@$(ENV) cargo test --locked
 
-testbed: ## build the API server and the etcd of the cluster tests
+testbed: ## build the API server, the etcd and the kubectl of the cluster tests
 	@$(ENV) e2e/testbed/build.sh
 
 e2e: ## tests of the binary, with and without a cluster
 	@hack/e2e.sh
+
+manifest: ## default/020-daemonset.yaml for a cluster without Orbit: IMAGE=NAME:TAG [OUT=FILE] [OPTIONS=--type=LoadBalancer]
+	@hack/render.sh $(IMAGE) $(OPTIONS) $(if $(OUT),--out=$(OUT))

@@ -550,6 +550,18 @@ mod tests {
     }
 
     #[test]
+    fn the_shipped_arguments_parse() {
+        let template = include_str!("../default/020-daemonset.yaml");
+        let args: Vec<&str> = template.lines().filter_map(|l| l.trim().strip_prefix("- --")).collect();
+        let args: Vec<String> = args.iter().map(|a| format!("--{a}")).collect();
+        let s = parsed(&args.iter().map(String::as_str).collect::<Vec<_>>()).unwrap();
+        assert_eq!(s.translate.ingress_class, "tak-os");
+        assert_eq!((s.proxy.http_port, s.proxy.https_port, s.metrics_port), (80, 443, 9090));
+        // Kubernetes waits a minute for the end of a Pod.
+        assert!(s.shutdown_delay < s.shutdown_timeout && s.shutdown_timeout < Duration::from_secs(60));
+    }
+
+    #[test]
     fn every_flag_has_its_environment_variable() {
         for arg in command().get_arguments() {
             let long = arg.get_long().unwrap();
