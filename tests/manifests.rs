@@ -23,7 +23,12 @@ fn objects(text: &str) -> Vec<Value> {
 }
 
 fn render(args: &[&str]) -> Output {
-    Command::new("bash").arg("hack/render.sh").args(args).current_dir(root()).output().expect("there is a bash")
+    Command::new("bash")
+        .arg("hack/render.sh")
+        .args(args)
+        .current_dir(root())
+        .output()
+        .expect("there is a bash")
 }
 
 fn rendered(options: &[&str]) -> String {
@@ -54,7 +59,10 @@ fn nothing_is_installed_but_these_kinds() {
             let name = o["metadata"]["name"].as_str().unwrap();
             let namespace = o["metadata"]["namespace"].as_str().unwrap_or(name);
             let kind = o["kind"].as_str().unwrap();
-            assert!(kind == "IngressClass" || (name, namespace) == ("tak-os-ingress", "tak-os-ingress"), "{o}");
+            assert!(
+                kind == "IngressClass" || (name, namespace) == ("tak-os-ingress", "tak-os-ingress"),
+                "{o}"
+            );
             (o["apiVersion"].as_str().unwrap().to_owned(), kind.to_owned())
         })
         .collect();
@@ -85,7 +93,9 @@ fn one_container_in_a_pod_on_every_node() {
         let toleration = json!({"key": key, "operator": "Exists", "effect": "NoSchedule"});
         spec["tolerations"].as_array().unwrap().contains(&toleration)
     };
-    assert!(tolerates("node-role.kubernetes.io/control-plane") && tolerates("node-role.kubernetes.io/master"));
+    assert!(
+        tolerates("node-role.kubernetes.io/control-plane") && tolerates("node-role.kubernetes.io/master")
+    );
     let ports = spec["containers"][0]["ports"].as_array().unwrap();
     assert!(ports.iter().all(|p| p["hostPort"].is_null()));
     let ports: Vec<_> = ports.iter().map(|p| (p["name"].as_str().unwrap(), &p["containerPort"])).collect();
@@ -99,7 +109,8 @@ fn the_service_is_internal_and_has_two_ports() {
     assert_eq!(spec["selector"], json!({"app": "tak-os-ingress"}));
     assert_eq!(spec["internalTrafficPolicy"], "Local");
     assert!(spec["externalTrafficPolicy"].is_null() && spec["externalIPs"].is_null());
-    let ports: Vec<_> = spec["ports"].as_array().unwrap().iter().map(|p| (&p["port"], &p["targetPort"])).collect();
+    let ports: Vec<_> =
+        spec["ports"].as_array().unwrap().iter().map(|p| (&p["port"], &p["targetPort"])).collect();
     assert_eq!(ports, [(&json!(80), &json!("http")), (&json!(443), &json!("https"))]);
 }
 
@@ -116,7 +127,10 @@ fn the_class_is_ours_and_is_asked_for() {
 fn the_pod_has_no_rights_on_its_node() {
     let spec = pod()["spec"].clone();
     let pod = &spec["securityContext"];
-    assert_eq!((&pod["runAsUser"], &pod["runAsGroup"], &pod["runAsNonRoot"]), (&json!(65532), &json!(65532), &json!(true)));
+    assert_eq!(
+        (&pod["runAsUser"], &pod["runAsGroup"], &pod["runAsNonRoot"]),
+        (&json!(65532), &json!(65532), &json!(true))
+    );
     assert_eq!(pod["seccompProfile"]["type"], "RuntimeDefault");
     let container = &spec["containers"][0]["securityContext"];
     assert_eq!(
@@ -138,7 +152,8 @@ fn resources_probes_and_times_are_those_of_the_guide() {
     let spec = &pod["spec"];
     assert_eq!(spec["terminationGracePeriodSeconds"], 60);
     let container = &spec["containers"][0];
-    let resources = json!({"requests": {"cpu": "100m", "memory": "128Mi"}, "limits": {"cpu": "2", "memory": "1Gi"}});
+    let resources =
+        json!({"requests": {"cpu": "100m", "memory": "128Mi"}, "limits": {"cpu": "2", "memory": "1Gi"}});
     assert_eq!(container["resources"], resources);
     let probe = |name: &str| container[name]["httpGet"].clone();
     assert_eq!(probe("readinessProbe"), json!({"path": "/readyz", "port": "metrics"}));
@@ -176,7 +191,9 @@ fn the_roles_hold_what_is_documented_and_no_more() {
         .map(str::to_owned)
         .into_iter()
         .chain(["ingresses", "ingressclasses"].map(|r| format!("networking.k8s.io/{r}")))
-        .chain(["gatewayclasses", "gateways", "httproutes", "referencegrants"].map(|r| format!("{gateway}/{r}")))
+        .chain(
+            ["gatewayclasses", "gateways", "httproutes", "referencegrants"].map(|r| format!("{gateway}/{r}")),
+        )
         .chain(["cert-manager.io/certificates".to_owned()]);
     for resource in read {
         wanted.extend(["get", "list", "watch"].map(|verb| format!("{verb} {resource}")));
@@ -187,13 +204,18 @@ fn the_roles_hold_what_is_documented_and_no_more() {
     }
     wanted.extend(["create", "patch"].map(|verb| format!("{verb} events.k8s.io/events")));
     assert_eq!(rights(&of("ClusterRole")), wanted);
-    let leases = ["create", "get", "update", "patch"].map(|verb| format!("{verb} coordination.k8s.io/leases"));
+    let leases =
+        ["create", "get", "update", "patch"].map(|verb| format!("{verb} coordination.k8s.io/leases"));
     assert_eq!(rights(&of("Role")), leases.into());
 
-    let account = json!([{"kind": "ServiceAccount", "name": "tak-os-ingress", "namespace": "tak-os-ingress"}]);
+    let account =
+        json!([{"kind": "ServiceAccount", "name": "tak-os-ingress", "namespace": "tak-os-ingress"}]);
     for (binding, role) in [("ClusterRoleBinding", "ClusterRole"), ("RoleBinding", "Role")] {
         assert_eq!(of(binding)["subjects"], account);
-        assert_eq!((&of(binding)["roleRef"]["kind"], &of(binding)["roleRef"]["name"]), (&json!(role), &json!("tak-os-ingress")));
+        assert_eq!(
+            (&of(binding)["roleRef"]["kind"], &of(binding)["roleRef"]["name"]),
+            (&json!(role), &json!("tak-os-ingress"))
+        );
     }
     assert_eq!(pod()["spec"]["serviceAccountName"], "tak-os-ingress");
 }
@@ -205,7 +227,9 @@ fn the_template_has_the_marks_that_orbit_fills_in() {
     assert_eq!(lines("<!tak-os-ingress!>"), ["image: <!tak-os-ingress!>"]);
     assert_eq!(lines("<!tak-os-ingress-hash!>"), ["ingress.tak-os.org/image-hash: <!tak-os-ingress-hash!>"]);
     let addresses = lines("ExternalIPs:");
-    assert!(addresses.len() == 1 && addresses[0].starts_with("ExternalIPs: <!") && addresses[0].ends_with("!>"));
+    assert!(
+        addresses.len() == 1 && addresses[0].starts_with("ExternalIPs: <!") && addresses[0].ends_with("!>")
+    );
     assert_eq!(lines("externalTrafficPolicy:"), ["externalTrafficPolicy: Local"]);
     assert_eq!(template.matches("<!").count(), 3);
     // Also as it stands it is YAML, so that an editor or a linter can read it.
@@ -224,7 +248,10 @@ fn orbit_finds_one_image_at_latest() {
 #[test]
 fn the_documented_orbit_resource_installs_it() {
     let text = read("docs/install.md");
-    let block = text.split("```").find(|b| b.contains("kind: OrbitDeployment")).expect("the document has the resource");
+    let block = text
+        .split("```")
+        .find(|b| b.contains("kind: OrbitDeployment"))
+        .expect("the document has the resource");
     let object = &objects(block.trim_start_matches("yaml"))[0];
     let source = "https://gitlab.com/tak-os-platform/tak-os-containers/tak-os-ingress.git";
     let wanted = json!({
@@ -269,10 +296,20 @@ fn rendering_says_why_it_cannot() {
     assert_eq!(std::fs::read_to_string(&out).unwrap(), format!("a: {IMAGE}\n"));
     std::fs::remove_dir_all(&dir).unwrap();
 
-    for bad in [&[][..], &["a b"], &["x:1", "y:1"], &["x:1", "--type=Headless"], &["x:1", "--external-ips=a;b"], &["x", "-y"]] {
+    for bad in [
+        &[][..],
+        &["a b"],
+        &["x:1", "y:1"],
+        &["x:1", "--type=Headless"],
+        &["x:1", "--external-ips=a;b"],
+        &["x", "-y"],
+    ] {
         let output = render(bad);
         let line = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.code() == Some(2) && line.lines().count() == 1 && output.stdout.is_empty(), "{bad:?} {line}");
+        assert!(
+            output.status.code() == Some(2) && line.lines().count() == 1 && output.stdout.is_empty(),
+            "{bad:?} {line}"
+        );
     }
     let output = render(&["registry.example.com/a:latest"]);
     assert!(output.status.success() && String::from_utf8_lossy(&output.stderr).contains("fixed tag"));
