@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Packs a folder into an image file without a container engine.
 
-usage: image.py ROOTFS OUT.tar NAME:TAG --version V --revision R --created EPOCH [--max-mib N]
+usage: image.py ROOTFS OUT.tar NAME:TAG --version V --revision R --created EPOCH [--max-mib N] [--entrypoint PATH]
 
 The file is an OCI image layout and, at once, what `docker load` reads: `ctr images import`, `podman load`, `docker load`,
 `skopeo copy oci-archive:OUT.tar docker://…` all take it. The same folder gives the same bytes.
@@ -24,6 +24,7 @@ def arguments():
     p.add_argument("--revision", required=True)
     p.add_argument("--created", type=int, required=True)
     p.add_argument("--arch", default=ARCH.get(platform.machine(), platform.machine()))
+    p.add_argument("--entrypoint", default="/" + BINARY)
     p.add_argument("--max-mib", type=float)
     return p.parse_args()
 
@@ -70,7 +71,7 @@ def main():
             "User": "65532:65532",
             "ExposedPorts": {"80/tcp": {}, "443/tcp": {}, "9090/tcp": {}},
             "Env": ["SSL_CERT_FILE=/etc/ssl/certs/ca-certificates.crt"],
-            "Entrypoint": ["/" + BINARY],
+            "Entrypoint": [a.entrypoint],
             "Labels": {
                 label + "title": "tak-os-ingress",
                 label + "description": "A Kubernetes ingress controller and proxy in one process",

@@ -309,7 +309,7 @@ fn cidrs(s: &str) -> Result<Deny, String> {
 }
 
 /// The command with an environment variable for every flag (`--http-port`: `TAK_INGRESS_HTTP_PORT`).
-fn command() -> clap::Command {
+pub(crate) fn command() -> clap::Command {
     Args::command().mut_args(|arg| match arg.get_long() {
         Some(long) if !matches!(long, "help" | "version") => {
             let name = format!("TAK_INGRESS_{}", long.replace('-', "_").to_uppercase());

@@ -243,6 +243,9 @@ fn orbit_finds_one_image_at_latest() {
     let image = "registry.gitlab.com/tak-os-platform/tak-os-containers/tak-os-ingress:latest";
     // The key is the name in the template's mark.
     assert_eq!(deployment, json!({"images": {"tak-os-ingress": image}}));
+    // A release goes to the same place, under its version.
+    let place = image.strip_suffix("latest").unwrap();
+    assert!(read("hack/image.sh").contains(&format!("name=${{IMAGE:-{place}$version}}")));
 }
 
 #[test]

@@ -204,7 +204,8 @@ pub async fn serve(kubeconfig: &Path, dns: &DnsServer, args: &[&str]) -> Product
 /// The rules of the shipped ClusterRole.
 pub fn rules() -> Vec<Value> {
     let documents = serde_yaml::Deserializer::from_str(include_str!("../../../default/010-rbac.yaml"));
-    let mut objects = documents.map(|document| Value::deserialize(document).expect("the shipped roles are YAML"));
+    let mut objects =
+        documents.map(|document| Value::deserialize(document).expect("the shipped roles are YAML"));
     let role = objects.find(|object| object["kind"] == "ClusterRole").expect("a ClusterRole is shipped");
     role["rules"].as_array().expect("a ClusterRole has rules").clone()
 }
