@@ -8,7 +8,9 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 out=$CACHE/tools/prometheus
 if [ ! -x "$out/usr/bin/prometheus" ] || [ ! -x "$out/usr/bin/promtool" ]; then
-  command -v apt-get >/dev/null && command -v dpkg-deb >/dev/null || { echo "no Prometheus here, and no apt-get to fetch it" >&2; exit 1; }
+  for need in apt-get dpkg-deb; do
+    command -v $need >/dev/null || { echo "no Prometheus here, and no $need to fetch it with" >&2; exit 1; }
+  done
   partial=$(mktemp -d)
   trap 'rm -rf "$partial"' EXIT
   chmod 755 "$partial"
