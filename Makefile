@@ -5,7 +5,7 @@ SHELL := /usr/bin/env bash
 .DEFAULT_GOAL := help
 ENV := . hack/env.sh;
 
-.PHONY: help deps build release demo test check fmt lint doc deny unit testbed e2e
+.PHONY: help deps build release demo test check fmt lint doc deny unit testbed e2e manifest image sbom dashboards loadtest bench e2e-node
 
 help: ## this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' Makefile | while IFS=$$'\t' read -r name text; do printf '%-9s %s\n' "$$name" "$$text"; done
@@ -44,8 +44,29 @@ deny:
 unit: ## tests that need no cluster
 	@$(ENV) cargo test --locked
 
-testbed: ## build the API server and the etcd of the cluster tests
+testbed: ## build the API server, the etcd and the kubectl of the cluster tests
 	@$(ENV) e2e/testbed/build.sh
 
 e2e: ## tests of the binary, with and without a cluster
 	@hack/e2e.sh
+
+e2e-node: ## the image as a DaemonSet on two real nodes on this machine; needs root
+	@hack/e2e-node.sh
+
+manifest: ## default/020-daemonset.yaml for a cluster without Orbit: IMAGE=NAME:TAG [OUT=FILE] [OPTIONS=--type=LoadBalancer]
+	@hack/render.sh $(IMAGE) $(OPTIONS) $(if $(OUT),--out=$(OUT))
+
+image: ## an image file, without a container engine: [IMAGE=NAME:TAG] [OUT=FILE] [BINARY=FILE]
+	@IMAGE="$(IMAGE)" OUT="$(OUT)" BINARY="$(BINARY)" hack/image.sh
+
+sbom: ## bill of materials (CycloneDX) and licences into a folder: [OUT=DIR]
+	@$(ENV) hack/sbom.py "$(or $(OUT),$$CARGO_TARGET_DIR/sbom)"
+
+dashboards: ## check dashboards and alerts, against a real Prometheus too
+	@hack/dashboards.sh
+
+loadtest: ## check the k6 scripts (none is run)
+	@hack/loadtest.sh
+
+bench: ## side by side with other proxies on this machine: [ARGS='--scenarios h1_1k']
+	@hack/bench.sh $(ARGS)

@@ -54,6 +54,7 @@ want /etc/ssl/certs/ca-certificates.crt ca-certificates
 if [ "$purpose" = test ]; then
   want openssl openssl
   want jq jq
+  want python3 python3
 fi
 if [ ${#missing[@]} -gt 0 ]; then
   mapfile -t missing < <(printf '%s\n' "${missing[@]}" | sort -u)

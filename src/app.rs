@@ -276,7 +276,7 @@ fn runtime(name: &'static str, threads: usize) -> std::io::Result<Runtime> {
     Builder::new_multi_thread().worker_threads(threads).thread_name(name).enable_all().build()
 }
 
-fn process_metrics(registry: &Registry) -> Result<(), prometheus::Error> {
+pub(crate) fn process_metrics(registry: &Registry) -> Result<(), prometheus::Error> {
     let info = IntGaugeVec::new(
         Opts::new("tak_ingress_build_info", "Always 1; the build is in the labels."),
         &["version"],

@@ -309,7 +309,7 @@ fn cidrs(s: &str) -> Result<Deny, String> {
 }
 
 /// The command with an environment variable for every flag (`--http-port`: `TAK_INGRESS_HTTP_PORT`).
-fn command() -> clap::Command {
+pub(crate) fn command() -> clap::Command {
     Args::command().mut_args(|arg| match arg.get_long() {
         Some(long) if !matches!(long, "help" | "version") => {
             let name = format!("TAK_INGRESS_{}", long.replace('-', "_").to_uppercase());
@@ -547,6 +547,18 @@ mod tests {
         assert!(matches!(s.mode, Mode::Demo) && s.translate.backends_from_slices);
         assert_eq!(parsed(&["demo", "--http-port=0"]).unwrap().proxy.http_port, 0);
         assert_eq!(parsed(&["--https-port=1", "demo"]).unwrap().proxy.https_port, 1);
+    }
+
+    #[test]
+    fn the_shipped_arguments_parse() {
+        let template = include_str!("../default/020-daemonset.yaml");
+        let args: Vec<&str> = template.lines().filter_map(|l| l.trim().strip_prefix("- --")).collect();
+        let args: Vec<String> = args.iter().map(|a| format!("--{a}")).collect();
+        let s = parsed(&args.iter().map(String::as_str).collect::<Vec<_>>()).unwrap();
+        assert_eq!(s.translate.ingress_class, "tak-os");
+        assert_eq!((s.proxy.http_port, s.proxy.https_port, s.metrics_port), (80, 443, 9090));
+        // Kubernetes waits a minute for the end of a Pod.
+        assert!(s.shutdown_delay < s.shutdown_timeout && s.shutdown_timeout < Duration::from_secs(60));
     }
 
     #[test]

@@ -8,6 +8,8 @@ mod app;
 mod args;
 mod demo;
 mod readiness;
+#[cfg(test)]
+mod reference;
 mod telemetry;
 
 use std::io::Write;

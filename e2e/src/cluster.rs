@@ -142,6 +142,17 @@ impl Cluster {
         objects::delete(&self.admin().await, yaml).await;
     }
 
+    /// A shell command with the right `kubectl` first in its PATH and with all rights on this cluster.
+    pub fn shell(&self, script: &str) -> Command {
+        let mut command = Command::new("bash");
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let paths = std::iter::once(self.binaries.clone()).chain(std::env::split_paths(&path));
+        command.args(["-c", &format!("set -euo pipefail\n{script}")]);
+        command.env("PATH", std::env::join_paths(paths).expect("PATH was one before"));
+        command.env("KUBECONFIG", &self.admin_kubeconfig).stdin(Stdio::null());
+        command
+    }
+
     /// SIGKILL to the API server.
     pub fn kill_apiserver(&mut self) {
         self.apiserver = None;

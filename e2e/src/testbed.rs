@@ -2,17 +2,18 @@
 
 use std::path::{Path, PathBuf};
 
-/// The directory that holds `kube-apiserver` and `etcd`: KUBEBUILDER_ASSETS, else what `testbed/build.sh` built.
+/// The directory that holds `kube-apiserver`, `etcd` and `kubectl`: KUBEBUILDER_ASSETS, else what `testbed/build.sh`
+/// built.
 pub(crate) fn directory() -> PathBuf {
     let directory = match std::env::var_os("KUBEBUILDER_ASSETS").filter(|v| !v.is_empty()) {
         Some(assets) => PathBuf::from(assets),
         None => cache().join(key()),
     };
-    for program in ["kube-apiserver", "etcd"] {
+    for program in ["kube-apiserver", "etcd", "kubectl"] {
         let path = directory.join(program);
         assert!(
             path.is_file(),
-            "{} is missing: run `make testbed`, or set KUBEBUILDER_ASSETS to a directory with kube-apiserver and etcd",
+            "{} is missing: run `make testbed`, or set KUBEBUILDER_ASSETS to a directory with kube-apiserver, etcd and kubectl",
             path.display()
         );
     }

@@ -29,6 +29,7 @@ use k8s_openapi::api::events::v1::Event;
 use k8s_openapi::api::networking::v1::Ingress as IngressObject;
 use kube::Api;
 use kube::api::{ListParams, PostParams};
+use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 
@@ -200,13 +201,16 @@ pub async fn serve(kubeconfig: &Path, dns: &DnsServer, args: &[&str]) -> Product
     product
 }
 
-/// The rules of `rbac.yaml`.
+/// The rules of the shipped ClusterRole.
 pub fn rules() -> Vec<Value> {
-    let role: Value = serde_yaml_value(include_str!("../../rbac.yaml"));
+    let documents = serde_yaml::Deserializer::from_str(include_str!("../../../default/010-rbac.yaml"));
+    let mut objects =
+        documents.map(|document| Value::deserialize(document).expect("the shipped roles are YAML"));
+    let role = objects.find(|object| object["kind"] == "ClusterRole").expect("a ClusterRole is shipped");
     role["rules"].as_array().expect("a ClusterRole has rules").clone()
 }
 
-/// The rules of `rbac.yaml` without one resource; panics if they do not name it.
+/// The rules of the shipped ClusterRole without one resource; panics if they do not name it.
 pub fn rules_without(resource: &str) -> Vec<Value> {
     let mut found = false;
     let mut rules = rules();
@@ -216,16 +220,12 @@ pub fn rules_without(resource: &str) -> Vec<Value> {
         resources.retain(|r| r != resource);
         found |= resources.len() < before;
     }
-    assert!(found, "rbac.yaml has no rule on {resource}");
+    assert!(found, "the shipped ClusterRole has no rule on {resource}");
     rules.retain(|rule| !rule["resources"].as_array().unwrap().is_empty());
     rules
 }
 
-fn serde_yaml_value(text: &str) -> Value {
-    serde_yaml::from_str(text).unwrap_or_else(|e| panic!("rbac.yaml: {e}"))
-}
-
-/// A ServiceAccount with the rules of `rbac.yaml`, in force; returns its kubeconfig.
+/// A ServiceAccount with the rules of the shipped ClusterRole, in force; returns its kubeconfig.
 pub async fn account(cluster: &Cluster, name: &str) -> PathBuf {
     account_with(cluster, name, &rules()).await
 }
