@@ -4,6 +4,7 @@ use crate::Shared;
 use crate::buffer::Held;
 use crate::edge::Conn;
 use crate::respond::Rejection;
+use crate::streams::Stream;
 use ingress_core::Route;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -42,6 +43,10 @@ pub struct RequestCtx {
     pub recorded: bool,
     /// The response, while it is held.
     pub held: Option<Held>,
+    /// Bytes of the response's body that were passed on.
+    pub passed: usize,
+    /// The response, once it streams.
+    pub stream: Option<Stream>,
 }
 
 impl RequestCtx {
@@ -67,6 +72,8 @@ impl RequestCtx {
             tunnel: false,
             recorded: false,
             held: None,
+            passed: 0,
+            stream: None,
         }
     }
 }

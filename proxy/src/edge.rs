@@ -2,12 +2,14 @@
 //! the limits that the engine does not have.
 
 use crate::framing::{Body, RequestLine};
+use crate::places::Place;
 use crate::respond::canned;
 use crate::service::Gateway;
 use crate::strict::Malformed;
 use crate::tls::{self, HelloDeadline, TlsInfo};
 use crate::{Bound, Shared, StartError};
 use async_trait::async_trait;
+use futures::task::AtomicWaker;
 use http::HeaderValue;
 use parking_lot::Mutex;
 use pingora_core::apps::{HttpServerApp, HttpServerOptions, ServerApp};
@@ -34,7 +36,7 @@ use std::net::IpAddr;
 use std::os::fd::IntoRawFd;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -44,12 +46,20 @@ use tokio::time::{Instant, Sleep, sleep_until};
 const H2_STREAM_WINDOW: u32 = 256 << 10;
 const H2_CONNECTION_WINDOW: u32 = 1 << 20;
 
+/// What one stream may have waiting for a client that does not read, whatever window it granted.
+const H2_SEND_BUFFER: usize = 64 << 10;
+
 /// Read buffer of a client connection; a larger one is touched whole by each idle connection.
 const READ_BUFFER: usize = 4096;
 const WRITE_BUFFER: usize = 1460;
 
 /// An idle connection keeps no more than this of its last request head.
 const KEPT_TAIL: usize = 1024;
+
+/// So many requests of one HTTP/2 connection may be reset by its client within [`EARLY`], and more
+/// if they are not half of all.
+const MAX_RESETS: u32 = 500;
+const EARLY: Duration = Duration::from_secs(1);
 
 /// What is known of a client's connection, made once and shared by its requests.
 pub struct Conn {
@@ -71,6 +81,13 @@ pub struct Conn {
     /// How far the bytes of the current request were followed. One task reads a connection, so the
     /// lock is never waited for.
     follow: Mutex<Follow>,
+    /// The connection is to end: whoever reads or writes next gets an error.
+    cut: AtomicBool,
+    /// Who waits for the connection.
+    waiting: AtomicWaker,
+    /// HTTP/2: requests, and those that the client reset as soon as they were made.
+    requests: AtomicU32,
+    resets: AtomicU32,
 }
 
 /// What is known of the bytes of an HTTP/1 request.
@@ -106,6 +123,10 @@ impl Conn {
             head_bytes: AtomicUsize::new(0),
             following: AtomicBool::new(false),
             follow: Mutex::default(),
+            cut: AtomicBool::new(false),
+            waiting: AtomicWaker::new(),
+            requests: AtomicU32::new(0),
+            resets: AtomicU32::new(0),
         }
     }
 
@@ -169,6 +190,44 @@ impl Conn {
         self.following.store(false, Ordering::Relaxed);
     }
 
+    /// Ends the connection, and all that runs on it, now.
+    pub fn cut(&self) {
+        self.cut.store(true, Ordering::Release);
+        self.waiting.wake();
+    }
+
+    /// Whether the connection was ended by us.
+    pub fn is_cut(&self) -> bool {
+        self.cut.load(Ordering::Acquire)
+    }
+
+    /// What a poll of the connection is to give while nothing else is there.
+    fn pending<T>(&self, cx: &Context<'_>) -> Poll<io::Result<T>> {
+        self.waiting.register(cx.waker());
+        if self.is_cut() { Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into())) } else { Poll::Pending }
+    }
+
+    /// A request of HTTP/2 began.
+    pub fn stream_began(&self) {
+        self.requests.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The client reset a request of HTTP/2 that had lived for so long. Ends the connection, and says
+    /// so, where resets are all that it is about: each costs a request to the backend and its client
+    /// nothing (CVE-2023-44487). The engine's library counts only those that it has not handed out.
+    pub fn stream_reset(&self, lived: Duration) -> bool {
+        if lived >= EARLY {
+            return false;
+        }
+        let resets = self.resets.fetch_add(1, Ordering::Relaxed) + 1;
+        let flood = resets >= MAX_RESETS && resets > self.requests.load(Ordering::Relaxed) / 2;
+        if flood && !self.is_cut() {
+            self.cut();
+            return true;
+        }
+        false
+    }
+
     /// Whether the body was found to be broken while it was read.
     pub fn broken_body(&self) -> bool {
         self.follow.lock().broken
@@ -185,6 +244,8 @@ pub(crate) struct EdgeStream {
     /// An answer of ours that is being written instead; what is left of it.
     canned: Option<&'static [u8]>,
     clock: Option<HeadClock>,
+    /// That of a plain connection; with TLS the handshake holds it (`tls.rs`).
+    place: Option<Place>,
 }
 
 impl EdgeStream {
@@ -199,7 +260,7 @@ impl EdgeStream {
         let response = ResponseHeader::build_no_case(200, Some(0)).map_err(io::Error::other)?;
         let digest = Arc::new(ProxyDigest::new(Box::new(response), Some(Box::new(conn.clone()))));
         shared.metrics.connection_opened();
-        Ok(Self { inner, conn, digest, shared, canned: None, clock: None })
+        Ok(Self { inner, conn, digest, shared, canned: None, clock: None, place: None })
     }
 
     #[cfg(test)]
@@ -235,7 +296,9 @@ impl AsyncRead for EdgeStream {
     ) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
         if !self.conn.reading_head.load(Ordering::Relaxed) {
-            ready!(Pin::new(&mut self.inner).poll_read(cx, buf))?;
+            if Pin::new(&mut self.inner).poll_read(cx, buf)?.is_pending() {
+                return self.conn.pending(cx);
+            }
             if !self.conn.following.load(Ordering::Relaxed) {
                 return Poll::Ready(Ok(()));
             }
@@ -347,7 +410,10 @@ impl AsyncWrite for EdgeStream {
         if !self.conn.reading_head.load(Ordering::Relaxed) {
             // A head was read, or the engine would not answer: its clock is not needed any more.
             self.clock = None;
-            return Pin::new(&mut self.inner).poll_write(cx, buf);
+            return match Pin::new(&mut self.inner).poll_write(cx, buf) {
+                Poll::Pending => self.conn.pending(cx),
+                written => written,
+            };
         }
         // No hook has seen this request: the engine answers a head that it could not parse.
         if self.canned.is_none() {
@@ -360,7 +426,10 @@ impl AsyncWrite for EdgeStream {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.inner).poll_flush(cx)
+        match Pin::new(&mut self.inner).poll_flush(cx) {
+            Poll::Pending => self.conn.pending(cx),
+            flushed => flushed,
+        }
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -376,7 +445,10 @@ impl AsyncWrite for EdgeStream {
             let first = bufs.iter().find(|b| !b.is_empty()).map_or(&[][..], |b| &**b);
             return self.poll_write(cx, first);
         }
-        Pin::new(&mut self.inner).poll_write_vectored(cx, bufs)
+        match Pin::new(&mut self.inner).poll_write_vectored(cx, bufs) {
+            Poll::Pending => self.conn.pending(cx),
+            written => written,
+        }
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -445,7 +517,14 @@ struct Edge {
 #[async_trait]
 impl ServerApp for Edge {
     async fn process_new(self: &Arc<Self>, stream: Stream, shutdown: &ShutdownWatch) -> Option<Stream> {
-        let stream = EdgeStream::new(stream, self.shared.clone()).ok()?;
+        let plain = stream.get_ssl_digest().is_none();
+        let place = plain.then(|| self.shared.places.take());
+        if let Some(None) = place {
+            self.shared.metrics.connection_refused();
+            return None;
+        }
+        let mut stream = EdgeStream::new(stream, self.shared.clone()).ok()?;
+        stream.place = place.flatten();
         let conn = stream.conn.clone();
         if matches!(stream.selected_alpn_proto(), Some(ALPN::H2)) {
             return ServerApp::process_new(&self.engine, Box::new(stream), shutdown).await;
@@ -499,16 +578,21 @@ pub fn serve(
     h2.max_concurrent_streams(config.http2_max_concurrent_streams)
         .max_header_list_size(u32::try_from(config.max_header_size).unwrap_or(u32::MAX))
         .initial_window_size(H2_STREAM_WINDOW)
-        .initial_connection_window_size(H2_CONNECTION_WINDOW);
+        .initial_connection_window_size(H2_CONNECTION_WINDOW)
+        .max_send_buffer_size(H2_SEND_BUFFER);
     engine.h2_options = Some(h2);
 
-    let tls = tls::settings(shared.reader.clone(), shared.metrics.clone())?;
+    let tls = tls::settings(shared.reader.clone(), shared.metrics.clone(), shared.places.clone())?;
     let edge = Edge { shared: shared.clone(), engine: Arc::new(engine) };
     let mut service = Service::new("edge".into(), edge);
     let mut fds = Fds::new();
     service.add_listener(endpoint(&mut fds, bound.http)?);
     service.add_listener(endpoint(&mut fds, bound.https)?.tls(tls));
-    let hello = HelloDeadline { limit: config.tls_handshake_timeout, metrics: shared.metrics.clone() };
+    let hello = HelloDeadline {
+        limit: config.tls_handshake_timeout,
+        metrics: shared.metrics.clone(),
+        places: shared.places.clone(),
+    };
     service.endpoints().set_pre_tls_callback(Arc::new(hello));
     let fds = Arc::new(Mutex::new(fds));
     Ok(tokio::spawn(async move { service.start_service(Some(fds), stopped, 1).await }))

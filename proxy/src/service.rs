@@ -9,6 +9,7 @@ use crate::framing::{Body, Chunks};
 use crate::policy::{self, Verdict};
 use crate::respond::{self, Rejection};
 use crate::select::{self, Selected};
+use crate::streams::{Full, SMALL};
 use crate::strict::{Facts, check_target};
 use crate::upstream::{self, MAX_TRIES};
 use crate::{Shared, headers};
@@ -79,6 +80,32 @@ impl Gateway {
         Ok(Judged { facts, authority, port, verdict })
     }
 
+    /// So much of a response that is not held goes to the client, which has taken all before it.
+    fn pass(&self, bytes: usize, end: bool, ctx: &mut RequestCtx) -> Result<()> {
+        ctx.passed = ctx.passed.saturating_add(bytes);
+        if let Some(stream) = &ctx.stream {
+            stream.moved(Instant::now());
+        } else if ctx.passed > SMALL
+            && !end
+            && !ctx.tunnel
+            && let Some(conn) = &ctx.conn
+        {
+            match self.shared.streams.enter(conn, Instant::now()) {
+                Ok((stream, made_room)) => {
+                    ctx.stream = Some(stream);
+                    if made_room {
+                        self.shared.metrics.slow_client_cut();
+                    }
+                }
+                Err(Full) => {
+                    self.shared.metrics.slow_client_cut();
+                    return Err(failure(Rejection::Overload, ctx));
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Whether the stated length of the body is beyond the limit.
     fn too_large(&self, facts: &Facts) -> bool {
         self.shared.config.max_request_body_size.is_some_and(|max| facts.length > max)
@@ -130,6 +157,11 @@ impl ProxyHttp for Gateway {
 
     async fn request_filter(&self, session: &mut Session, ctx: &mut RequestCtx) -> Result<bool> {
         ctx.conn = Conn::of(session).cloned();
+        if session.req_header().version == Version::HTTP_2
+            && let Some(conn) = &ctx.conn
+        {
+            conn.stream_began();
+        }
         let line = ctx.conn.as_ref().map_or(Ok(()), |conn| conn.head_is_read());
         self.set_timeouts(session);
         let judged = line.map_err(|_| Rejection::Malformed).and_then(|()| self.judge(session, ctx));
@@ -144,6 +176,9 @@ impl ProxyHttp for Gateway {
                         ctx.upgrade = upgrade;
                         if upgrade {
                             conn.follow_no_more();
+                            // How long a tunnel may be silent is the route's to say. The request itself
+                            // has no body to wait for.
+                            session.set_read_timeout(None);
                         }
                         return Ok(false);
                     }
@@ -286,7 +321,9 @@ impl ProxyHttp for Gateway {
         end_of_stream: bool,
         ctx: &mut RequestCtx,
     ) -> Result<Option<Duration>> {
-        let Some(held) = &mut ctx.held else { return Ok(None) };
+        let Some(held) = &mut ctx.held else {
+            return self.pass(body.as_ref().map_or(0, Bytes::len), end_of_stream, ctx).map(|()| None);
+        };
         *body = match body.take() {
             Some(chunk) => held.take(chunk, end_of_stream),
             None if end_of_stream => held.rest(),
@@ -339,6 +376,10 @@ impl ProxyHttp for Gateway {
     async fn fail_to_proxy(&self, session: &mut Session, e: &Error, ctx: &mut RequestCtx) -> FailToProxy {
         let rejection = match ctx.rejection {
             Some(rejection) => rejection,
+            // It was silent for as long as the route allows: an end like another.
+            None if ctx.tunnel && *e.etype() == ErrorType::ReadTimedout => {
+                return FailToProxy { error_code: 101, can_reuse_downstream: false };
+            }
             None if ctx.conn.as_ref().is_some_and(|c| c.broken_body()) => Rejection::Malformed,
             None => upstream::cause(e, session.as_downstream_mut().is_body_done()),
         };
@@ -378,6 +419,12 @@ impl ProxyHttp for Gateway {
             .or(ctx.rejection.map(Rejection::status))
             .unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let metrics = &self.shared.metrics;
+        if ctx.rejection == Some(Rejection::ClientGone)
+            && session.req_header().version == Version::HTTP_2
+            && ctx.conn.as_ref().is_some_and(|conn| conn.stream_reset(total))
+        {
+            metrics.unmatched("reset_flood");
+        }
         let (bytes_in, bytes_out) = (session.body_bytes_read(), session.body_bytes_sent());
         match &ctx.route {
             Some(route) => {
