@@ -103,6 +103,10 @@ struct Args {
     /// Bytes held for all responses together; above it new responses stream
     #[arg(long, global = true, default_value = "128Mi", value_parser = size)]
     response_buffer_budget: u64,
+    /// Bytes that responses to clients slower than their backends may hold together; beyond it the slowest of them is
+    /// cut off; 0 = no limit
+    #[arg(long, global = true, default_value = "512Mi", value_parser = size)]
+    response_stream_budget: u64,
     /// Inactivity while a request is read
     #[arg(long, global = true, default_value = "60s", value_parser = duration)]
     client_read_timeout: Time,
@@ -121,6 +125,9 @@ struct Args {
     /// Streams at once on one HTTP/2 client connection
     #[arg(long, global = true, default_value = "128", value_parser = count)]
     http2_max_concurrent_streams: u32,
+    /// Client connections at once; further ones are closed as they come; 0 = no limit
+    #[arg(long, global = true, default_value = "0", value_parser = limit)]
+    max_connections: usize,
     /// The window for requests in flight after SIGTERM or SIGINT
     #[arg(long, global = true, default_value = "30s", value_parser = duration)]
     shutdown_timeout: Time,
@@ -213,6 +220,12 @@ fn port(s: &str) -> Result<u16, String> {
 
 fn count(s: &str) -> Result<u32, String> {
     digits(s).filter(|n| *n > 0).ok_or_else(|| "accepted: a whole number, 1 to 4294967295".into())
+}
+
+fn limit(s: &str) -> Result<usize, String> {
+    digits::<u32>(s)
+        .and_then(|n| usize::try_from(n).ok())
+        .ok_or_else(|| "accepted: a whole number, 0 to 4294967295".into())
 }
 
 fn threads(s: &str) -> Result<usize, String> {
@@ -365,12 +378,15 @@ impl Args {
                 max_request_body_size: (self.max_request_body_size > 0).then_some(self.max_request_body_size),
                 response_buffer_size: self.response_buffer_size.0,
                 response_buffer_budget: usize::try_from(self.response_buffer_budget).unwrap_or(usize::MAX),
+                response_stream_budget: (self.response_stream_budget > 0)
+                    .then(|| usize::try_from(self.response_stream_budget).unwrap_or(usize::MAX)),
                 client_read_timeout: self.client_read_timeout.0,
                 client_keepalive_timeout: self.client_keepalive_timeout.0,
                 client_header_timeout: self.client_header_timeout.0,
                 tls_handshake_timeout: self.tls_handshake_timeout.0,
                 client_write_timeout: self.client_write_timeout.0,
                 http2_max_concurrent_streams: self.http2_max_concurrent_streams,
+                max_connections: (self.max_connections > 0).then_some(self.max_connections),
                 upstream_keepalive_connections: self.upstream_keepalive_connections as usize,
                 upstream_keepalive_timeout: self.upstream_keepalive_timeout.0,
                 access_log_query: self.access_log_query,
@@ -465,6 +481,7 @@ mod tests {
         assert_eq!(s.proxy.max_request_body_size, Some(100 << 20));
         assert_eq!(s.proxy.client_read_timeout, Some(Duration::from_secs(60)));
         assert_eq!(s.proxy.client_keepalive_timeout, Some(Duration::from_secs(60)));
+        assert_eq!(s.proxy.max_connections, None);
         assert_eq!(s.shutdown_timeout, Duration::from_secs(30));
         assert_eq!(
             (s.translate.ingress_class.as_str(), s.translate.process_without_class),

@@ -6,6 +6,7 @@ use crate::edge::Conn;
 use crate::policy::auth::Identity;
 use crate::respond::Rejection;
 use crate::stream::Clock;
+use crate::streams::Stream;
 use http::{HeaderName, HeaderValue};
 use ingress_core::Route;
 use std::net::SocketAddr;
@@ -51,6 +52,10 @@ pub struct RequestCtx {
     pub recorded: bool,
     /// The response, while it is held.
     pub held: Option<Held>,
+    /// Bytes of the response's body that were passed on.
+    pub passed: usize,
+    /// The response, once it streams.
+    pub stream: Option<Stream>,
 }
 
 impl RequestCtx {
@@ -79,6 +84,8 @@ impl RequestCtx {
             tunnel: false,
             recorded: false,
             held: None,
+            passed: 0,
+            stream: None,
         }
     }
 }

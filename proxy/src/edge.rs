@@ -3,6 +3,7 @@
 
 use crate::frames::Frames;
 use crate::framing::{Body, RequestLine};
+use crate::places::Place;
 use crate::respond::{SERVER_NAME, canned};
 use crate::service::Gateway;
 use crate::stream::ClientStream;
@@ -10,6 +11,7 @@ use crate::strict::Malformed;
 use crate::tls::{self, HelloDeadline, TlsInfo};
 use crate::{Bound, Shared, StartError};
 use async_trait::async_trait;
+use futures::task::AtomicWaker;
 use http::header::{CONTENT_LENGTH, SERVER};
 use http::{HeaderValue, Method};
 use parking_lot::Mutex;
@@ -47,12 +49,12 @@ use tokio::time::{Instant, Sleep, sleep_until};
 const H2_STREAM_WINDOW: u32 = 256 << 10;
 const H2_CONNECTION_WINDOW: u32 = 1 << 20;
 
-/// What may wait to be written for one stream of a client that does not read.
-const H2_SEND_BUFFER: usize = 128 << 10;
-
 /// Streams that an HTTP/2 client may give up at once. Beyond these the connection is closed, if they
 /// are most of its streams (CVE-2023-44487, CVE-2025-8671).
-const MAX_PREMATURE: u32 = 200;
+const MAX_PREMATURE: u32 = 500;
+
+/// What one stream may have waiting for a client that does not read, whatever window it granted.
+const H2_SEND_BUFFER: usize = 64 << 10;
 
 /// Read buffer of a client connection; a larger one is touched whole by each idle connection.
 const READ_BUFFER: usize = 4096;
@@ -83,6 +85,10 @@ pub struct Conn {
     follow: Mutex<Follow>,
     quiet: Quiet,
     streams: Streams,
+    /// The connection is to end: whoever reads or writes next gets an error.
+    cut: AtomicBool,
+    /// Who waits for the connection.
+    waiting: AtomicWaker,
 }
 
 /// How long an HTTP/1 client and its HTTP/2 backend may both be silent. The engine's own limit for
@@ -140,6 +146,8 @@ impl Conn {
             follow: Mutex::default(),
             quiet: Quiet::default(),
             streams: Streams::default(),
+            cut: AtomicBool::new(false),
+            waiting: AtomicWaker::new(),
         }
     }
 
@@ -175,6 +183,7 @@ impl Conn {
             let n = streams.premature.fetch_add(1, Ordering::Relaxed) + 1;
             if n >= MAX_PREMATURE && n > streams.all.load(Ordering::Relaxed) / 2 {
                 streams.flood.store(true, Ordering::Relaxed);
+                self.waiting.wake();
             }
         }
     }
@@ -246,6 +255,23 @@ impl Conn {
         self.following.store(false, Ordering::Relaxed);
     }
 
+    /// Ends the connection, and all that runs on it, now.
+    pub fn cut(&self) {
+        self.cut.store(true, Ordering::Release);
+        self.waiting.wake();
+    }
+
+    /// Whether the connection was ended by us.
+    pub fn is_cut(&self) -> bool {
+        self.cut.load(Ordering::Acquire)
+    }
+
+    /// What a poll of the connection is to give while nothing else is there.
+    fn pending<T>(&self, cx: &Context<'_>) -> Poll<io::Result<T>> {
+        self.waiting.register(cx.waker());
+        if self.is_cut() { Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into())) } else { Poll::Pending }
+    }
+
     /// Whether the body was found to be broken while it was read.
     pub fn broken_body(&self) -> bool {
         self.follow.lock().broken
@@ -266,6 +292,8 @@ pub(crate) struct EdgeStream {
     frames: Option<Box<Frames>>,
     /// One of both sides has ended the connection.
     over: bool,
+    /// That of a plain connection; with TLS the handshake holds it (`tls.rs`).
+    place: Option<Place>,
 }
 
 impl EdgeStream {
@@ -281,7 +309,7 @@ impl EdgeStream {
         let digest = Arc::new(ProxyDigest::new(Box::new(response), Some(Box::new(conn.clone()))));
         shared.metrics.connection_opened();
         let frames = matches!(inner.selected_alpn_proto(), Some(ALPN::H2)).then(Box::default);
-        Ok(Self { inner, conn, digest, shared, canned: None, clock: None, frames, over: false })
+        Ok(Self { inner, conn, digest, shared, canned: None, clock: None, frames, over: false, place: None })
     }
 
     #[cfg(test)]
@@ -321,15 +349,13 @@ impl AsyncRead for EdgeStream {
         }
         let before = buf.filled().len();
         if !self.conn.reading_head.load(Ordering::Relaxed) {
-            if self.conn.quiet.limit.load(Ordering::Relaxed) != 0 {
-                if self.poll_quiet(cx).is_ready() {
-                    return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
-                }
-                ready!(Pin::new(&mut self.inner).poll_read(cx, buf))?;
-                self.conn.moved();
-            } else {
-                ready!(Pin::new(&mut self.inner).poll_read(cx, buf))?;
+            if self.conn.quiet.limit.load(Ordering::Relaxed) != 0 && self.poll_quiet(cx).is_ready() {
+                return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
             }
+            if Pin::new(&mut self.inner).poll_read(cx, buf)?.is_pending() {
+                return self.conn.pending(cx);
+            }
+            self.conn.moved();
             if !self.conn.following.load(Ordering::Relaxed) {
                 return Poll::Ready(Ok(()));
             }
@@ -426,7 +452,10 @@ impl EdgeStream {
             return Poll::Ready(Ok(()));
         }
         let before = buf.filled().len();
-        let read = ready!(Pin::new(&mut self.inner).poll_read(cx, buf));
+        let read = match Pin::new(&mut self.inner).poll_read(cx, buf) {
+            Poll::Pending => ready!(self.conn.pending(cx)),
+            Poll::Ready(read) => read,
+        };
         self.over |= read.is_err() || buf.filled().len() == before;
         read?;
         if let Some(frames) = &mut self.frames {
@@ -518,7 +547,10 @@ impl AsyncWrite for EdgeStream {
         if !self.conn.reading_head.load(Ordering::Relaxed) {
             // A head was read, or the engine would not answer: its clock is not needed any more.
             self.clock = None;
-            return Pin::new(&mut self.inner).poll_write(cx, buf);
+            return match Pin::new(&mut self.inner).poll_write(cx, buf) {
+                Poll::Pending => self.conn.pending(cx),
+                written => written,
+            };
         }
         // No hook has seen this request: the engine answers a head that it could not parse.
         if self.canned.is_none() {
@@ -531,7 +563,10 @@ impl AsyncWrite for EdgeStream {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.inner).poll_flush(cx)
+        match Pin::new(&mut self.inner).poll_flush(cx) {
+            Poll::Pending => self.conn.pending(cx),
+            flushed => flushed,
+        }
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -548,7 +583,10 @@ impl AsyncWrite for EdgeStream {
             let first = bufs.iter().find(|b| !b.is_empty()).map_or(&[][..], |b| &**b);
             return self.poll_write(cx, first);
         }
-        Pin::new(&mut self.inner).poll_write_vectored(cx, bufs)
+        match Pin::new(&mut self.inner).poll_write_vectored(cx, bufs) {
+            Poll::Pending => self.conn.pending(cx),
+            written => written,
+        }
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -657,7 +695,14 @@ impl HttpServerApp for Http2 {
 #[async_trait]
 impl ServerApp for Edge {
     async fn process_new(self: &Arc<Self>, stream: Stream, shutdown: &ShutdownWatch) -> Option<Stream> {
-        let stream = EdgeStream::new(stream, self.shared.clone()).ok()?;
+        let plain = stream.get_ssl_digest().is_none();
+        let place = plain.then(|| self.shared.places.take());
+        if let Some(None) = place {
+            self.shared.metrics.connection_refused();
+            return None;
+        }
+        let mut stream = EdgeStream::new(stream, self.shared.clone()).ok()?;
+        stream.place = place.flatten();
         let conn = stream.conn.clone();
         if matches!(stream.selected_alpn_proto(), Some(ALPN::H2)) {
             return ServerApp::process_new(&self.http2, Box::new(stream), shutdown).await;
@@ -710,20 +755,24 @@ pub fn serve(
     let mut h2 = default_h2_options();
     h2.max_concurrent_streams(config.http2_max_concurrent_streams)
         .max_header_list_size(u32::try_from(config.max_header_size).unwrap_or(u32::MAX))
-        .max_send_buffer_size(H2_SEND_BUFFER)
         .initial_window_size(H2_STREAM_WINDOW)
-        .initial_connection_window_size(H2_CONNECTION_WINDOW);
+        .initial_connection_window_size(H2_CONNECTION_WINDOW)
+        .max_send_buffer_size(H2_SEND_BUFFER);
     engine.h2_options = Some(h2);
 
-    let tls = tls::settings(shared.reader.clone(), shared.metrics.clone())?;
     let engine = Arc::new(engine);
     let http2 = Arc::new(Http2 { shared: shared.clone(), engine: engine.clone() });
     let edge = Edge { shared: shared.clone(), engine, http2 };
+    let tls = tls::settings(shared.reader.clone(), shared.metrics.clone(), shared.places.clone())?;
     let mut service = Service::new("edge".into(), edge);
     let mut fds = Fds::new();
     service.add_listener(endpoint(&mut fds, bound.http)?);
     service.add_listener(endpoint(&mut fds, bound.https)?.tls(tls));
-    let hello = HelloDeadline { limit: config.tls_handshake_timeout, metrics: shared.metrics.clone() };
+    let hello = HelloDeadline {
+        limit: config.tls_handshake_timeout,
+        metrics: shared.metrics.clone(),
+        places: shared.places.clone(),
+    };
     service.endpoints().set_pre_tls_callback(Arc::new(hello));
     let fds = Arc::new(Mutex::new(fds));
     Ok(tokio::spawn(async move { service.start_service(Some(fds), stopped, 1).await }))

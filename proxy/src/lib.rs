@@ -10,15 +10,19 @@ mod edge;
 mod fetch;
 mod frames;
 mod framing;
+#[doc(hidden)]
+pub mod fuzz;
 mod headers;
 mod listeners;
 pub mod metrics;
+mod places;
 mod policy;
 pub mod resolve;
 mod respond;
 mod select;
 mod service;
 mod stream;
+mod streams;
 mod strict;
 mod tls;
 mod tunnel;
@@ -58,6 +62,8 @@ pub struct Config {
     pub response_buffer_size: Option<usize>,
     /// Bytes held for all responses together.
     pub response_buffer_budget: usize,
+    /// Bytes that responses to clients slower than their backends may hold together; `None` = no limit.
+    pub response_stream_budget: Option<usize>,
     /// Inactivity while a request is read; `None` = no limit.
     pub client_read_timeout: Option<Duration>,
     /// Idle time of a kept-alive client connection; `None` = no limit.
@@ -70,6 +76,8 @@ pub struct Config {
     pub client_write_timeout: Option<Duration>,
     /// Streams at once on one client connection.
     pub http2_max_concurrent_streams: u32,
+    /// Client connections at once, those in their TLS handshake included; `None` = no limit.
+    pub max_connections: Option<usize>,
     /// Idle backend connections kept per worker thread.
     pub upstream_keepalive_connections: usize,
     /// How long they are kept; `None` = until the backend closes.
@@ -92,12 +100,14 @@ impl Config {
             max_request_body_size: Some(100 << 20),
             response_buffer_size: Some(64 << 10),
             response_buffer_budget: 128 << 20,
+            response_stream_budget: Some(512 << 20),
             client_read_timeout: minute,
             client_keepalive_timeout: minute,
             client_header_timeout: minute,
             tls_handshake_timeout: Some(Duration::from_secs(10)),
             client_write_timeout: minute,
             http2_max_concurrent_streams: 128,
+            max_connections: None,
             upstream_keepalive_connections: 128,
             upstream_keepalive_timeout: minute,
             access_log_query: false,
@@ -132,6 +142,8 @@ struct Shared {
     budget: Arc<buffer::Budget>,
     /// Asks authentication providers.
     client: fetch::Client,
+    places: Arc<places::Places>,
+    streams: Arc<streams::Streams>,
 }
 
 /// The running data plane.
@@ -159,6 +171,8 @@ impl Proxy {
         let Parts { reader, resolver, guard, metrics, log } = parts;
         let budget = buffer::Budget::new(config.response_buffer_budget);
         let client = fetch::Client::new(resolver.clone(), guard.clone());
+        let streams = streams::Streams::new(config.response_stream_budget);
+        let places = places::Places::new(config.max_connections);
         let shared = Arc::new(Shared {
             client,
             config,
@@ -170,6 +184,8 @@ impl Proxy {
             draining: AtomicBool::new(false),
             rotation: Default::default(),
             budget,
+            places,
+            streams,
         });
         let (stop, stopped) = watch::channel(false);
         let service = edge::serve(shared.clone(), bound, stopped)?;

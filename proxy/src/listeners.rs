@@ -1,9 +1,10 @@
 //! Binds the sockets before anything else is started.
 
 use crate::Config;
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::{Domain, Protocol, Socket, TcpKeepalive, Type};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
+use std::time::Duration;
 
 /// The data plane's sockets, bound and listening.
 #[derive(Debug)]
@@ -60,6 +61,14 @@ fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     socket.bind(&address.into())?;
     // The kernel caps this at net.core.somaxconn.
     socket.listen(65_535)?;
+    // Accepted connections have it from here: a client that vanished is noticed even where no limit of
+    // ours runs, in a tunnel without timeouts.
+    socket.set_tcp_keepalive(
+        &TcpKeepalive::new()
+            .with_time(Duration::from_secs(60))
+            .with_interval(Duration::from_secs(10))
+            .with_retries(3),
+    )?;
     socket.set_nonblocking(true)?;
     Ok(socket.into())
 }
@@ -81,5 +90,13 @@ mod tests {
         let both = bind(Ipv6Addr::UNSPECIFIED.into(), 0, "--http-port").unwrap();
         let port = both.local_addr().unwrap().port();
         std::net::TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap();
+    }
+    #[test]
+    fn accepted_connections_are_probed() {
+        let listener = bind(Ipv4Addr::LOCALHOST.into(), 0, "--http-port").unwrap();
+        let _client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        listener.set_nonblocking(false).unwrap();
+        let (accepted, _) = listener.accept().unwrap();
+        assert!(socket2::SockRef::from(&accepted).keepalive().unwrap());
     }
 }

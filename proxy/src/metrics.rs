@@ -28,6 +28,8 @@ struct Families {
     retries: IntCounterVec,
     unmatched: IntCounterVec,
     connections: IntGauge,
+    refused: IntCounter,
+    slow_clients: IntCounter,
     active: IntGauge,
     tunnels: IntGauge,
     handshakes: IntCounterVec,
@@ -78,6 +80,16 @@ impl Metrics {
                 &["reason"],
             )?,
             connections: gauge(r, "client_connections", "Open client connections.")?,
+            refused: counter(
+                r,
+                "client_connections_refused_total",
+                "Client connections closed at once because --max-connections were open.",
+            )?,
+            slow_clients: counter(
+                r,
+                "slow_clients_cut_total",
+                "Client connections ended because --response-stream-budget was used up.",
+            )?,
             active: gauge(r, "active_requests", "Requests in flight, tunnels included.")?,
             tunnels: gauge(r, "upgraded_tunnels", "Open WebSocket tunnels.")?,
             handshakes: counters(
@@ -197,6 +209,16 @@ impl Metrics {
     /// A client connection was accepted (after its TLS handshake).
     pub fn connection_opened(&self) {
         self.0.connections.inc();
+    }
+
+    /// A client connection was closed at once: there are as many as there may be.
+    pub fn connection_refused(&self) {
+        self.0.refused.inc();
+    }
+
+    /// A client that does not take its response was cut off, since the room was needed.
+    pub fn slow_client_cut(&self) {
+        self.0.slow_clients.inc();
     }
 
     /// A client connection ended.

@@ -55,6 +55,8 @@ pub enum Rejection {
     Reset,
     /// The backend's answer is not HTTP.
     Protocol,
+    /// Too many responses wait for their clients.
+    Overload,
     /// The client did not send its request in time.
     ClientTimeout,
     /// The client went away.
@@ -83,6 +85,7 @@ impl Rejection {
             Rejection::ConnectTimeout | Rejection::BackendTimeout => StatusCode::GATEWAY_TIMEOUT,
             Rejection::ClientTimeout => StatusCode::REQUEST_TIMEOUT,
             Rejection::ClientGone => StatusCode::from_u16(499).unwrap_or(StatusCode::BAD_REQUEST),
+            Rejection::Overload => StatusCode::SERVICE_UNAVAILABLE,
             Rejection::Internal => StatusCode::INTERNAL_SERVER_ERROR,
         }
     }
@@ -110,6 +113,7 @@ impl Rejection {
             Rejection::Reset => "reset",
             Rejection::Protocol => "protocol",
             Rejection::ClientTimeout => "client_timeout",
+            Rejection::Overload => "overload",
             Rejection::ClientGone => "client_gone",
             Rejection::Internal => "internal",
         }

@@ -11,6 +11,7 @@ use crate::policy::{self, Verdict};
 use crate::respond::{self, Rejection};
 use crate::select::{self, Selected};
 use crate::stream::ClientStream;
+use crate::streams::{Full, SMALL};
 use crate::strict::{Facts, check_target};
 use crate::upstream::{self, MAX_TRIES};
 use crate::{Shared, headers};
@@ -97,6 +98,32 @@ impl Gateway {
         verdict
     }
 
+    /// So much of a response that is not held goes to the client, which has taken all before it.
+    fn pass(&self, bytes: usize, end: bool, ctx: &mut RequestCtx) -> Result<()> {
+        ctx.passed = ctx.passed.saturating_add(bytes);
+        if let Some(stream) = &ctx.stream {
+            stream.moved(Instant::now());
+        } else if ctx.passed > SMALL
+            && !end
+            && !ctx.tunnel
+            && let Some(conn) = &ctx.conn
+        {
+            match self.shared.streams.enter(conn, Instant::now()) {
+                Ok((stream, made_room)) => {
+                    ctx.stream = Some(stream);
+                    if made_room {
+                        self.shared.metrics.slow_client_cut();
+                    }
+                }
+                Err(Full) => {
+                    self.shared.metrics.slow_client_cut();
+                    return Err(failure(Rejection::Overload, ctx));
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Whether the stated length of the body is beyond the limit.
     fn too_large(&self, facts: &Facts) -> bool {
         self.shared.config.max_request_body_size.is_some_and(|max| facts.length > max)
@@ -179,6 +206,9 @@ impl ProxyHttp for Gateway {
                         }
                         if upgrade {
                             conn.follow_no_more();
+                            // How long a tunnel may be silent is the route's to say. The request itself
+                            // has no body to wait for.
+                            session.set_read_timeout(None);
                         }
                         return Ok(false);
                     }
@@ -353,7 +383,9 @@ impl ProxyHttp for Gateway {
         if let Some(conn) = &ctx.conn {
             conn.moved();
         }
-        let Some(held) = &mut ctx.held else { return Ok(None) };
+        let Some(held) = &mut ctx.held else {
+            return self.pass(body.as_ref().map_or(0, Bytes::len), end_of_stream, ctx).map(|()| None);
+        };
         *body = match body.take() {
             Some(chunk) => held.take(chunk, end_of_stream),
             None if end_of_stream => held.rest(),
@@ -407,6 +439,10 @@ impl ProxyHttp for Gateway {
         let rejection = match ctx.rejection {
             Some(rejection) => rejection,
             None if ctx.silent() => Rejection::BackendTimeout,
+            // It was silent for as long as the route allows: an end like another.
+            None if ctx.tunnel && *e.etype() == ErrorType::ReadTimedout => {
+                return FailToProxy { error_code: 101, can_reuse_downstream: false };
+            }
             None if ctx.conn.as_ref().is_some_and(|c| c.broken_body()) => Rejection::Malformed,
             None => upstream::cause(e, session.as_downstream_mut().is_body_done()),
         };

@@ -1,7 +1,9 @@
 //! Server-side TLS: the certificate by SNI at each handshake, from the published snapshot.
 
 use crate::metrics::Metrics;
+use crate::places::{Place, Places};
 use async_trait::async_trait;
+use bytes::BufMut;
 use ingress_core::{CertifiedKey, Reader};
 use openssl::asn1::{Asn1Integer, Asn1Time};
 use openssl::bn::{BigNum, MsbOption};
@@ -64,10 +66,17 @@ impl Native {
     }
 }
 
-/// Counts a handshake as failed unless it is marked done; lives in the connection's SSL object.
+/// Whether a certificate that the controller accepted can be served.
+pub(crate) fn serves(certified: &CertifiedKey) -> bool {
+    Native::parse(certified).is_some()
+}
+
+/// Counts a handshake as failed unless it is marked done; lives in the connection's SSL object, and
+/// with it the connection's place.
 struct Outcome {
     metrics: Metrics,
     done: bool,
+    _place: Place,
 }
 
 impl Drop for Outcome {
@@ -82,13 +91,15 @@ struct Certificates {
     reader: Reader,
     fallback: Native,
     metrics: Metrics,
+    places: Arc<Places>,
     outcome: openssl::ex_data::Index<openssl::ssl::Ssl, Outcome>,
 }
 
 #[async_trait]
 impl TlsAccept for Certificates {
     async fn certificate_callback(&self, ssl: &mut TlsRef) {
-        ssl.set_ex_data(self.outcome, Outcome { metrics: self.metrics.clone(), done: false });
+        let outcome = Outcome { metrics: self.metrics.clone(), done: false, _place: self.places.keep() };
+        ssl.set_ex_data(self.outcome, outcome);
         let certified = self.reader.peek().certs.find(ssl.servername(NameType::HOST_NAME)).cloned();
         // Parsed once per certificate; a chain that the controller accepted always parses.
         let native = certified.as_ref().and_then(|c| c.native.get_or_init(|| Native::parse(c))?.as_ref());
@@ -119,36 +130,71 @@ pub struct HelloDeadline {
     pub limit: Option<Duration>,
     /// Where failures are counted.
     pub metrics: Metrics,
+    /// Where the connection takes its place.
+    pub places: Arc<Places>,
 }
 
 /// A record of TLS holds no more (RFC 8446 section 5.1, with room for expansion).
 const MAX_RECORD: usize = (1 << 14) + 2048;
 
+/// A hello, in as many records as it comes, is no longer than this.
+const MAX_HELLO: usize = 2 * MAX_RECORD;
+
 /// The content type of handshake records.
 const HANDSHAKE: u8 = 22;
 
 impl HelloDeadline {
-    /// The first record as it came; `None` if the connection ended without a byte.
-    async fn first_record(stream: &mut L4Stream) -> io::Result<Option<Vec<u8>>> {
-        let mut record = vec![0; 5];
-        match stream.read(&mut record[..1]).await? {
-            0 => return Ok(None),
-            _ => stream.read_exact(&mut record[1..]).await?,
-        };
-        let length = usize::from(u16::from_be_bytes([record[3], record[4]]));
-        if record[0] != HANDSHAKE || length == 0 || length > MAX_RECORD {
-            return Err(io::ErrorKind::InvalidData.into());
+    /// The records of the hello as they came; `None` if the connection ended without a byte.
+    async fn hello(stream: &mut L4Stream) -> io::Result<Option<Vec<u8>>> {
+        let mut records = Vec::new();
+        // Type and length of the message, which may be spread over records (RFC 8446 section 4).
+        let mut prefix = [0u8; 4];
+        let mut message = 0;
+        loop {
+            let start = records.len();
+            if start == 0 && stream.read_buf(&mut (&mut records).limit(1)).await? == 0 {
+                return Ok(None);
+            }
+            fill(stream, &mut records, start + 5).await?;
+            let length = usize::from(u16::from_be_bytes([records[start + 3], records[start + 4]]));
+            let end = start + 5 + length;
+            if records[start] != HANDSHAKE || length == 0 || length > MAX_RECORD || end > MAX_HELLO {
+                return Err(io::ErrorKind::InvalidData.into());
+            }
+            fill(stream, &mut records, end).await?;
+            for (at, byte) in prefix.iter_mut().skip(message).zip(&records[start + 5..]) {
+                *at = *byte;
+            }
+            message += length;
+            let [_, a, b, c] = prefix.map(usize::from);
+            if message >= prefix.len() + (a << 16 | b << 8 | c) {
+                return Ok(Some(records));
+            }
         }
-        record.resize(5 + length, 0);
-        stream.read_exact(&mut record[5..]).await?;
-        Ok(Some(record))
     }
+}
+
+/// Reads on until there are so many bytes. Memory is taken as they come, not as they are announced.
+async fn fill(stream: &mut L4Stream, bytes: &mut Vec<u8>, length: usize) -> io::Result<()> {
+    while bytes.len() < length {
+        let left = length - bytes.len();
+        bytes.reserve(left.min(2048));
+        if stream.read_buf(&mut bytes.limit(left)).await? == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+    }
+    Ok(())
 }
 
 #[async_trait]
 impl PreTlsProcess for HelloDeadline {
     async fn process(&self, stream: &mut L4Stream) -> pingora_core::Result<()> {
-        let reading = Self::first_record(stream);
+        // Held until the hello is whole; the certificate is chosen in the same breath, and takes it over.
+        let Some(_place) = self.places.take() else {
+            self.metrics.connection_refused();
+            return pingora_core::Error::e_explain(pingora_core::ErrorType::AcceptError, "connection limit");
+        };
+        let reading = Self::hello(stream);
         let read = match self.limit {
             Some(limit) => {
                 tokio::time::timeout(limit, reading).await.unwrap_or(Err(io::ErrorKind::TimedOut.into()))
@@ -156,8 +202,8 @@ impl PreTlsProcess for HelloDeadline {
             None => reading.await,
         };
         match read {
-            Ok(Some(record)) => {
-                stream.rewind(&record);
+            Ok(Some(records)) => {
+                stream.rewind(&records);
                 return Ok(());
             }
             Ok(None) => {} // a probe that only connects
@@ -168,9 +214,13 @@ impl PreTlsProcess for HelloDeadline {
 }
 
 /// The settings of the HTTPS listener.
-pub fn settings(reader: Reader, metrics: Metrics) -> Result<TlsSettings, crate::StartError> {
+pub fn settings(
+    reader: Reader,
+    metrics: Metrics,
+    places: Arc<Places>,
+) -> Result<TlsSettings, crate::StartError> {
     let outcome = openssl::ssl::Ssl::new_ex_index()?;
-    let certificates = Certificates { reader, fallback: self_signed()?, metrics, outcome };
+    let certificates = Certificates { reader, fallback: self_signed()?, metrics, places, outcome };
     let mut settings = TlsSettings::with_callbacks(Box::new(certificates))
         .map_err(|e| crate::StartError::Settings(e.to_string()))?;
     settings.enable_h2();

@@ -69,7 +69,8 @@ pub async fn peer(shared: &Shared, ctx: &mut RequestCtx, upgrade: bool) -> Resul
     }
     if upgrade {
         options.tcp_keepalive = Some(tunnel_keepalive());
-        options.custom_l4 = Some(Arc::new(TunnelConnector { timeout: connect }));
+        options.custom_l4 = Some(Arc::new(TunnelConnector { timeout: connect, send: timeouts.send }));
+        options.write_timeout = None; // the connector's
     }
     // `headers` has done this already.
     options.http_upstream_request_policy = HttpUpstreamRequestPolicy::preserve();

@@ -41,6 +41,8 @@ fn shared_with(config: Config, routes: Vec<Route>) -> Arc<Shared> {
         draining: false.into(),
         rotation: Default::default(),
         budget: crate::buffer::Budget::new(1 << 20),
+        places: crate::places::Places::new(None),
+        streams: crate::streams::Streams::new(None),
     })
 }
 
