@@ -6,7 +6,7 @@ use crate::respond::canned;
 use crate::service::Gateway;
 use crate::strict::Malformed;
 use crate::tls::{self, HelloDeadline, TlsInfo};
-use crate::{Bound, Shared, StartError};
+use crate::{Bound, Shared, StartError, proxy_protocol};
 use async_trait::async_trait;
 use http::HeaderValue;
 use parking_lot::Mutex;
@@ -53,7 +53,7 @@ const KEPT_TAIL: usize = 1024;
 
 /// What is known of a client's connection, made once and shared by its requests.
 pub struct Conn {
-    /// The peer's address, IPv4-mapped ones as IPv4.
+    /// The peer's address, or the one that it named by the PROXY protocol; IPv4-mapped ones as IPv4.
     pub ip: IpAddr,
     /// The same as a header value.
     pub client: HeaderValue,
@@ -93,8 +93,8 @@ struct HeadClock {
 }
 
 impl Conn {
-    fn new(peer: Option<IpAddr>, ssl: Option<&SslDigest>) -> Self {
-        let ip = peer.unwrap_or(IpAddr::from([0, 0, 0, 0])).to_canonical();
+    fn new(client: Option<IpAddr>, ssl: Option<&SslDigest>) -> Self {
+        let ip = client.unwrap_or(IpAddr::from([0, 0, 0, 0])).to_canonical();
         let info = ssl.and_then(|d| d.extension.get::<TlsInfo>());
         Self {
             ip,
@@ -189,11 +189,14 @@ pub(crate) struct EdgeStream {
 
 impl EdgeStream {
     pub(crate) fn new(inner: Stream, shared: Arc<Shared>) -> io::Result<Self> {
-        let peer = inner.get_socket_digest().and_then(|d| match d.peer_addr() {
-            Some(PeerAddr::Inet(a)) => Some(a.ip()),
-            _ => None,
-        });
-        let conn = Arc::new(Conn::new(peer, inner.get_ssl_digest().as_deref()));
+        let peer = || {
+            inner.get_socket_digest().and_then(|d| match d.peer_addr() {
+                Some(PeerAddr::Inet(a)) => Some(a.ip()),
+                _ => None,
+            })
+        };
+        let client = proxy_protocol::announced(&*inner).or_else(peer);
+        let conn = Arc::new(Conn::new(client, inner.get_ssl_digest().as_deref()));
         // The digest is the one place that Pingora carries from a stream to its sessions; the
         // response in it has no meaning here.
         let response = ResponseHeader::build_no_case(200, Some(0)).map_err(io::Error::other)?;
@@ -444,7 +447,18 @@ struct Edge {
 
 #[async_trait]
 impl ServerApp for Edge {
-    async fn process_new(self: &Arc<Self>, stream: Stream, shutdown: &ShutdownWatch) -> Option<Stream> {
+    async fn process_new(self: &Arc<Self>, mut stream: Stream, shutdown: &ShutdownWatch) -> Option<Stream> {
+        let config = &self.shared.config;
+        // In front of TLS it was read before the handshake.
+        if config.proxy_protocol && stream.get_ssl_digest().is_none() {
+            let limit = config.client_header_timeout;
+            if let Err(error) = proxy_protocol::expect(&mut *stream, &config.trusted_proxies, limit).await {
+                if error.kind() != io::ErrorKind::UnexpectedEof {
+                    self.shared.metrics.unmatched("proxy_protocol");
+                }
+                return None;
+            }
+        }
         let stream = EdgeStream::new(stream, self.shared.clone()).ok()?;
         let conn = stream.conn.clone();
         if matches!(stream.selected_alpn_proto(), Some(ALPN::H2)) {
@@ -508,7 +522,11 @@ pub fn serve(
     let mut fds = Fds::new();
     service.add_listener(endpoint(&mut fds, bound.http)?);
     service.add_listener(endpoint(&mut fds, bound.https)?.tls(tls));
-    let hello = HelloDeadline { limit: config.tls_handshake_timeout, metrics: shared.metrics.clone() };
+    let hello = HelloDeadline {
+        limit: config.tls_handshake_timeout,
+        metrics: shared.metrics.clone(),
+        proxies: config.proxy_protocol.then(|| config.trusted_proxies.clone()),
+    };
     service.endpoints().set_pre_tls_callback(Arc::new(hello));
     let fds = Arc::new(Mutex::new(fds));
     Ok(tokio::spawn(async move { service.start_service(Some(fds), stopped, 1).await }))

@@ -1,7 +1,11 @@
 //! What stands between a route and its backend, in the one order of the reference.
 
+mod acme;
+
 use crate::respond::Rejection;
-use ingress_core::{Access, Auth, Route};
+use http::Method;
+use ingress_core::{Auth, Route};
+use std::net::IpAddr;
 
 /// The outcome of the policies of a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,13 +18,26 @@ pub enum Verdict {
     Reject(Rejection),
 }
 
+/// What the policies look at.
+pub struct Asked<'a> {
+    /// The request's method.
+    pub method: &'a Method,
+    /// The client's address.
+    pub client: IpAddr,
+    /// Whether the client speaks TLS.
+    pub https: bool,
+}
+
 /// Access lists, then the redirect to https, then authentication. The first that is not
 /// `Continue` decides; upgrades go through all of them.
-pub fn decide(route: &Route, tls: bool) -> Verdict {
-    if route.policy.access == Access::Denied {
+pub fn decide(route: &Route, asked: &Asked<'_>) -> Verdict {
+    if !route.policy.access.admits(asked.client) {
         return Verdict::Reject(Rejection::Denied);
     }
-    if route.https_redirect && !tls {
+    if acme::is_challenge(route, asked.method) {
+        return Verdict::Continue;
+    }
+    if route.https_redirect && !asked.https {
         return Verdict::RedirectToHttps;
     }
     match route.policy.auth {

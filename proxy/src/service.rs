@@ -6,11 +6,12 @@ use crate::buffer::Held;
 use crate::ctx::RequestCtx;
 use crate::edge::Conn;
 use crate::framing::{Body, Chunks};
-use crate::policy::{self, Verdict};
+use crate::policy::{self, Asked, Verdict};
 use crate::respond::{self, Rejection};
 use crate::select::{self, Selected};
 use crate::strict::{Facts, check_target};
 use crate::upstream::{self, MAX_TRIES};
+use crate::via::Via;
 use crate::{Shared, headers};
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -73,8 +74,12 @@ impl Gateway {
         let authority = select::authority(request).ok_or(Rejection::Malformed)?;
         let Selected { route, port } =
             select::route(&self.shared.reader.peek(), &authority, request.uri.path())?;
-        let tls = ctx.conn.as_ref().is_some_and(|c| c.tls);
-        let verdict = policy::decide(&route, tls);
+        let peer = ctx.conn.as_ref().map(|conn| conn.ip);
+        ctx.via =
+            peer.and_then(|peer| Via::read(&request.headers, peer, &self.shared.config.trusted_proxies));
+        let client = ctx.client_ip().ok_or(Rejection::Internal)?;
+        let asked = Asked { method: &request.method, client, https: ctx.https() };
+        let verdict = policy::decide(&route, &asked);
         ctx.route = Some(route);
         Ok(Judged { facts, authority, port, verdict })
     }
@@ -138,8 +143,14 @@ impl ProxyHttp for Gateway {
                 Rejection::BodyTooLarge
             }
             Ok(Judged { facts, authority, port, verdict: Verdict::Continue }) => match &ctx.conn {
-                Some(conn) => match headers::rebuild(session.req_header_mut(), &facts, conn, authority, port)
-                {
+                Some(conn) => match headers::rebuild(
+                    session.req_header_mut(),
+                    &facts,
+                    conn,
+                    ctx.via.as_deref(),
+                    authority,
+                    port,
+                ) {
                     Ok(upgrade) => {
                         ctx.upgrade = upgrade;
                         if upgrade {
@@ -411,11 +422,9 @@ fn write_record(
     let mut record = Record::new(line);
     record.now("time");
     record.display("request_id", format_args!("{:016x}", request_id()));
-    if let Some(conn) = &ctx.conn {
-        record.text("client", conn.client.as_bytes());
-    }
+    record.opt("client", ctx.client().map(HeaderValue::as_bytes));
     record.text("method", request.method.as_str().as_bytes());
-    record.text("scheme", if ctx.conn.as_ref().is_some_and(|c| c.tls) { b"https" } else { b"http" });
+    record.text("scheme", if ctx.https() { b"https" } else { b"http" });
     record.opt("host", select::authority(request).as_ref().map(HeaderValue::as_bytes));
     record.text("path", request.uri.path().as_bytes());
     if shared.config.access_log_query {

@@ -1,8 +1,9 @@
 //! Server-side TLS: the certificate by SNI at each handshake, from the published snapshot.
 
 use crate::metrics::Metrics;
+use crate::proxy_protocol;
 use async_trait::async_trait;
-use ingress_core::{CertifiedKey, Reader};
+use ingress_core::{CertifiedKey, Ranges, Reader};
 use openssl::asn1::{Asn1Integer, Asn1Time};
 use openssl::bn::{BigNum, MsbOption};
 use openssl::ec::{EcGroup, EcKey};
@@ -119,6 +120,8 @@ pub struct HelloDeadline {
     pub limit: Option<Duration>,
     /// Where failures are counted.
     pub metrics: Metrics,
+    /// Peers that say by the PROXY protocol, before TLS, whose connection it is.
+    pub proxies: Option<Ranges>,
 }
 
 /// A record of TLS holds no more (RFC 8446 section 5.1, with room for expansion).
@@ -148,7 +151,17 @@ impl HelloDeadline {
 #[async_trait]
 impl PreTlsProcess for HelloDeadline {
     async fn process(&self, stream: &mut L4Stream) -> pingora_core::Result<()> {
-        let reading = Self::first_record(stream);
+        let limit = self.limit;
+        let proxies = self.proxies.as_ref();
+        let reading = async {
+            if let Some(proxies) = proxies {
+                match proxy_protocol::expect(stream, proxies, limit).await {
+                    Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
+                    other => other?,
+                }
+            }
+            Self::first_record(stream).await
+        };
         let read = match self.limit {
             Some(limit) => {
                 tokio::time::timeout(limit, reading).await.unwrap_or(Err(io::ErrorKind::TimedOut.into()))

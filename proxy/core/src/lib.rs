@@ -6,6 +6,7 @@
 pub mod backend;
 pub mod cert;
 pub mod policy;
+pub mod ranges;
 pub mod route;
 pub mod slot;
 pub mod snapshot;
@@ -13,7 +14,9 @@ pub mod source;
 
 pub use backend::{Backend, BackendAddress, BackendProtocol, ServicePort, Unavailable};
 pub use cert::{CertStore, CertifiedKey};
-pub use policy::{Access, Auth, Policy, Timeouts};
+pub use policy::access::Access;
+pub use policy::{Auth, Policy, Timeouts};
+pub use ranges::{InvalidRange, Ranges};
 pub use route::host::{HostPattern, InvalidHost, RequestHost};
 pub use route::path::{InvalidPath, PathMatch};
 pub use route::table::{NoMatch, RouteTable, VirtualHost};

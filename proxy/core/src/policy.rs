@@ -1,5 +1,8 @@
 //! Per-route settings, validated. One value per feature; the parsers live in the controller.
 
+pub mod access;
+
+use access::Access;
 use std::time::Duration;
 
 /// Everything that decides how one route's requests are treated.
@@ -11,16 +14,6 @@ pub struct Policy {
     pub auth: Auth,
     /// Backend timeouts.
     pub timeouts: Timeouts,
-}
-
-/// Who may reach the route by address.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
-pub enum Access {
-    /// Everybody.
-    #[default]
-    Open,
-    /// Nobody: an address list is asked for that cannot be honoured (403).
-    Denied,
 }
 
 /// The authentication mechanism of a route. Anything of the auth family that cannot be resolved
