@@ -3,6 +3,7 @@
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{ArgAction, CommandFactory, FromArgMatches, Parser};
+use ingress_core::Ranges;
 use ipnet::IpNet;
 use std::ffi::OsString;
 use std::net::{IpAddr, SocketAddr};
@@ -146,6 +147,12 @@ struct Args {
     /// Address ranges never dialled for backends: CIDRs separated by commas, or none
     #[arg(long, global = true, default_value = "", value_parser = cidrs)]
     deny_backend_cidrs: Deny,
+    /// Peers whose X-Forwarded-* headers are believed: addresses and CIDRs separated by commas; empty = nobody
+    #[arg(long, global = true, default_value = "", value_parser = proxies)]
+    trusted_proxies: Ranges,
+    /// Read PROXY protocol headers (v1, v2) from the trusted proxies, who must then send one
+    #[arg(long, global = true, default_value = "false", num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set, value_parser = boolean())]
+    proxy_protocol: bool,
     /// Idle backend connections kept per worker thread
     #[arg(long, global = true, default_value = "128", value_parser = count)]
     upstream_keepalive_connections: u32,
@@ -321,6 +328,13 @@ fn cidrs(s: &str) -> Result<Deny, String> {
     }
 }
 
+fn proxies(s: &str) -> Result<Ranges, String> {
+    if s.trim().is_empty() {
+        return Ok(Ranges::default());
+    }
+    s.parse().map_err(|_| "accepted: addresses and CIDRs separated by commas".into())
+}
+
 /// The command with an environment variable for every flag (`--http-port`: `TAK_INGRESS_HTTP_PORT`).
 pub(crate) fn command() -> clap::Command {
     Args::command().mut_args(|arg| match arg.get_long() {
@@ -363,6 +377,11 @@ impl Args {
             let value = self.max_header_size;
             return Err(Stop::Usage(format!("--max-header-size={value}: accepted: 1Ki to 1Mi")));
         }
+        if self.proxy_protocol && self.trusted_proxies.is_empty() {
+            let line =
+                "--proxy-protocol=true: accepted: only with --trusted-proxies, the peers it is read from";
+            return Err(Stop::Usage(line.into()));
+        }
         let threads = match self.threads {
             0 => std::thread::available_parallelism().map_or(1, usize::from),
             n => n,
@@ -390,6 +409,8 @@ impl Args {
                 upstream_keepalive_connections: self.upstream_keepalive_connections as usize,
                 upstream_keepalive_timeout: self.upstream_keepalive_timeout.0,
                 access_log_query: self.access_log_query,
+                trusted_proxies: self.trusted_proxies,
+                proxy_protocol: self.proxy_protocol,
             },
             metrics_port: self.metrics_port,
             translate: ingress_controller::translate::Settings {
@@ -490,6 +511,7 @@ mod tests {
         assert_eq!(s.translate.cluster_domain, "cluster.local");
         assert!(s.access_log && s.log_json && matches!(s.mode, Mode::Cluster { .. }));
         assert_eq!(s.deny_backends, Deny::Default);
+        assert!(s.proxy.trusted_proxies.is_empty() && !s.proxy.proxy_protocol);
     }
 
     #[test]
@@ -507,6 +529,8 @@ mod tests {
             "--client-read-timeout=300ms",
             "--upstream-keepalive-timeout=0",
             "--watch-namespace=a, b",
+            "--trusted-proxies=10.0.0.0/8, 192.0.2.1",
+            "--proxy-protocol",
         ])
         .unwrap();
         assert_eq!(s.proxy.http_port, 82);
@@ -517,6 +541,8 @@ mod tests {
         assert_eq!(s.proxy.client_read_timeout, Some(Duration::from_millis(300)));
         assert_eq!(s.proxy.upstream_keepalive_timeout, None);
         assert_eq!(s.watch_namespaces, ["a", "b"]);
+        assert_eq!(s.proxy.trusted_proxies.to_string(), "10.0.0.0/8,192.0.2.1/32");
+        assert!(s.proxy.proxy_protocol);
         assert!(parsed(&["--process-without-class=false"]).is_ok_and(|s| !s.translate.process_without_class));
     }
 
@@ -547,6 +573,14 @@ mod tests {
             (
                 "--deny-backend-cidrs=10/8",
                 "--deny-backend-cidrs=10/8: accepted: CIDRs separated by commas, or none",
+            ),
+            (
+                "--trusted-proxies=10.0.0.0/8,lb",
+                "--trusted-proxies=10.0.0.0/8,lb: accepted: addresses and CIDRs separated by commas",
+            ),
+            (
+                "--proxy-protocol",
+                "--proxy-protocol=true: accepted: only with --trusted-proxies, the peers it is read from",
             ),
             ("--ingress-class=", "--ingress-class=: accepted: a class name"),
             ("--threads=x", "--threads=x: accepted: a whole number, 0 to 1024"),

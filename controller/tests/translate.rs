@@ -223,9 +223,17 @@ fn line(route: &Route) -> String {
         }
         auth => write!(line, " auth={auth:?}").unwrap(),
     }
-    match route.policy.access {
+    match &route.policy.access {
         Access::Open => {}
-        access => write!(line, " access={access:?}").unwrap(),
+        Access::Denied => line.push_str(" access=Denied"),
+        Access::Listed { allow, deny } => {
+            if let Some(allow) = allow {
+                write!(line, " allow={allow}").unwrap();
+            }
+            if !deny.is_empty() {
+                write!(line, " deny={deny}").unwrap();
+            }
+        }
     }
     if route.policy.timeouts != Timeouts::default() {
         let Timeouts { connect, read, send } = route.policy.timeouts;

@@ -87,7 +87,13 @@ async fn annotation_mistakes_name_the_key_and_what_is_accepted() {
         ("auth-type", "basic", "UnsupportedAnnotation", &["not supported", "501"], "501"),
         ("auth-url", "http://auth.example.com/", "UnsupportedAnnotation", &["not supported", "501"], "501"),
         ("k8s.tak-os.com/oauth2-secret", "oidc", "UnsupportedAnnotation", &["not supported", "501"], "501"),
-        ("allowlist-source-range", "10.0.0.0/8", "UnsupportedAnnotation", &["not supported", "403"], "403"),
+        (
+            "allowlist-source-range",
+            "10.0.0.0/40",
+            "InvalidAnnotation",
+            &["10.0.0.0/40", "CIDR", "403"],
+            "403",
+        ),
         ("enable-cors", "true", "UnsupportedAnnotation", &["not supported"], "web"),
         ("limit-rps", "10", "UnsupportedAnnotation", &["not supported"], "web"),
     ];

@@ -7,9 +7,10 @@ use crate::policy::auth::Identity;
 use crate::respond::Rejection;
 use crate::stream::Clock;
 use crate::streams::Stream;
+use crate::via::Via;
 use http::{HeaderName, HeaderValue};
 use ingress_core::Route;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -20,6 +21,8 @@ pub struct RequestCtx {
     pub start: Instant,
     /// The client's connection.
     pub conn: Option<Arc<Conn>>,
+    /// What a trusted proxy says of the client behind it.
+    pub via: Option<Box<Via>>,
     /// The route taken, pinned: one request sees one configuration.
     pub route: Option<Arc<Route>>,
     /// What authentication found; `None` on open routes.
@@ -65,6 +68,7 @@ impl RequestCtx {
             shared,
             start: Instant::now(),
             conn: None,
+            via: None,
             route: None,
             identity: None,
             rejection: None,
@@ -87,6 +91,28 @@ impl RequestCtx {
             passed: 0,
             stream: None,
         }
+    }
+
+    /// The client's address.
+    pub fn client_ip(&self) -> Option<IpAddr> {
+        match (&self.via, &self.conn) {
+            (Some(via), _) => Some(via.ip),
+            (None, conn) => conn.as_ref().map(|conn| conn.ip),
+        }
+    }
+
+    /// The client's address as a header value.
+    pub fn client(&self) -> Option<&HeaderValue> {
+        match (&self.via, &self.conn) {
+            (Some(via), _) => Some(&via.client),
+            (None, conn) => conn.as_ref().map(|conn| &conn.client),
+        }
+    }
+
+    /// Whether the client speaks TLS.
+    pub fn https(&self) -> bool {
+        let said = self.via.as_ref().and_then(|via| via.https);
+        said.unwrap_or_else(|| self.conn.as_ref().is_some_and(|conn| conn.tls))
     }
 }
 

@@ -3,6 +3,7 @@
 //! The check is made on the address that is about to be dialled, after every look-up: a name that was
 //! harmless a minute ago may answer `127.0.0.1` now.
 
+use ingress_core::ranges::{InvalidRange, canonical, range};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -53,14 +54,6 @@ impl fmt::Display for Denied {
 }
 
 impl std::error::Error for Denied {}
-
-/// A list of ranges that cannot be read.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{entry}` is neither an address nor a CIDR range")]
-pub struct InvalidCidrList {
-    /// The part of the list at fault.
-    pub entry: String,
-}
 
 impl DialGuard {
     /// Refuses loopback, link-local, unspecified, multicast, broadcast and the addresses in `own`.
@@ -115,33 +108,14 @@ fn carried(ip: Ipv6Addr) -> Option<Ipv4Addr> {
     }
 }
 
-/// A range of mapped addresses is one of IPv4 addresses: that is what addresses are compared as.
-fn canonical(net: IpNet) -> IpNet {
-    if let IpNet::V6(v6) = net
-        && let Some(prefix) = v6.prefix_len().checked_sub(96)
-        && let Some(v4) = v6.addr().to_ipv4_mapped()
-        && let Ok(v4) = Ipv4Net::new(v4, prefix)
-    {
-        return IpNet::V4(v4.trunc());
-    }
-    net.trunc()
-}
-
 /// Reads the value of `--deny-backend-cidrs`: `None` = the default ranges, an empty list = `none`, else
 /// the ranges given. A bare address stands for itself alone.
-pub fn parse(value: &str) -> Result<Option<Vec<IpNet>>, InvalidCidrList> {
+pub fn parse(value: &str) -> Result<Option<Vec<IpNet>>, InvalidRange> {
     match value.trim() {
         "" => Ok(None),
         "none" => Ok(Some(Vec::new())),
-        list => list.split(',').map(entry).collect::<Result<_, _>>().map(Some),
+        list => list.split(',').map(range).collect::<Result<_, _>>().map(Some),
     }
-}
-
-fn entry(text: &str) -> Result<IpNet, InvalidCidrList> {
-    let text = text.trim();
-    text.parse::<IpNet>()
-        .or_else(|_| text.parse::<IpAddr>().map(IpNet::from))
-        .map_err(|_| InvalidCidrList { entry: text.to_owned() })
 }
 
 /// The addresses of this host's (in Kubernetes: this Pod's) network interfaces.
@@ -318,7 +292,7 @@ mod tests {
             ("10.0.0/8", "10.0.0/8"),
             ("010.0.0.1", "010.0.0.1"),
         ] {
-            assert_eq!(parse(value), Err(InvalidCidrList { entry: entry.into() }), "{value}");
+            assert_eq!(parse(value), Err(InvalidRange { entry: entry.into() }), "{value}");
         }
         assert_eq!(parse("x").unwrap_err().to_string(), "`x` is neither an address nor a CIDR range");
     }

@@ -9,7 +9,7 @@ use crate::service::Gateway;
 use crate::stream::ClientStream;
 use crate::strict::Malformed;
 use crate::tls::{self, HelloDeadline, TlsInfo};
-use crate::{Bound, Shared, StartError};
+use crate::{Bound, Shared, StartError, proxy_protocol};
 use async_trait::async_trait;
 use futures::task::AtomicWaker;
 use http::header::{CONTENT_LENGTH, SERVER};
@@ -65,7 +65,7 @@ const KEPT_TAIL: usize = 1024;
 
 /// What is known of a client's connection, made once and shared by its requests.
 pub struct Conn {
-    /// The peer's address, IPv4-mapped ones as IPv4.
+    /// The peer's address, or the one that it named by the PROXY protocol; IPv4-mapped ones as IPv4.
     pub ip: IpAddr,
     /// The same as a header value.
     pub client: HeaderValue,
@@ -131,8 +131,8 @@ struct HeadClock {
 }
 
 impl Conn {
-    fn new(peer: Option<IpAddr>, ssl: Option<&SslDigest>) -> Self {
-        let ip = peer.unwrap_or(IpAddr::from([0, 0, 0, 0])).to_canonical();
+    fn new(client: Option<IpAddr>, ssl: Option<&SslDigest>) -> Self {
+        let ip = client.unwrap_or(IpAddr::from([0, 0, 0, 0])).to_canonical();
         let info = ssl.and_then(|d| d.extension.get::<TlsInfo>());
         Self {
             ip,
@@ -298,11 +298,14 @@ pub(crate) struct EdgeStream {
 
 impl EdgeStream {
     pub(crate) fn new(inner: Stream, shared: Arc<Shared>) -> io::Result<Self> {
-        let peer = inner.get_socket_digest().and_then(|d| match d.peer_addr() {
-            Some(PeerAddr::Inet(a)) => Some(a.ip()),
-            _ => None,
-        });
-        let conn = Arc::new(Conn::new(peer, inner.get_ssl_digest().as_deref()));
+        let peer = || {
+            inner.get_socket_digest().and_then(|d| match d.peer_addr() {
+                Some(PeerAddr::Inet(a)) => Some(a.ip()),
+                _ => None,
+            })
+        };
+        let client = proxy_protocol::announced(&*inner).or_else(peer);
+        let conn = Arc::new(Conn::new(client, inner.get_ssl_digest().as_deref()));
         // The digest is the one place that Pingora carries from a stream to its sessions; the
         // response in it has no meaning here.
         let response = ResponseHeader::build_no_case(200, Some(0)).map_err(io::Error::other)?;
@@ -694,12 +697,23 @@ impl HttpServerApp for Http2 {
 
 #[async_trait]
 impl ServerApp for Edge {
-    async fn process_new(self: &Arc<Self>, stream: Stream, shutdown: &ShutdownWatch) -> Option<Stream> {
+    async fn process_new(self: &Arc<Self>, mut stream: Stream, shutdown: &ShutdownWatch) -> Option<Stream> {
         let plain = stream.get_ssl_digest().is_none();
         let place = plain.then(|| self.shared.places.take());
         if let Some(None) = place {
             self.shared.metrics.connection_refused();
             return None;
+        }
+        let config = &self.shared.config;
+        // In front of TLS it was read before the handshake.
+        if config.proxy_protocol && plain {
+            let limit = config.client_header_timeout;
+            if let Err(error) = proxy_protocol::expect(&mut *stream, &config.trusted_proxies, limit).await {
+                if error.kind() != io::ErrorKind::UnexpectedEof {
+                    self.shared.metrics.unmatched("proxy_protocol");
+                }
+                return None;
+            }
         }
         let mut stream = EdgeStream::new(stream, self.shared.clone()).ok()?;
         stream.place = place.flatten();
@@ -772,6 +786,7 @@ pub fn serve(
         limit: config.tls_handshake_timeout,
         metrics: shared.metrics.clone(),
         places: shared.places.clone(),
+        proxies: config.proxy_protocol.then(|| config.trusted_proxies.clone()),
     };
     service.endpoints().set_pre_tls_callback(Arc::new(hello));
     let fds = Arc::new(Mutex::new(fds));

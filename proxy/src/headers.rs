@@ -8,6 +8,7 @@
 use crate::edge::Conn;
 use crate::respond::Rejection;
 use crate::strict::{Facts, Field};
+use crate::via::Via;
 use http::header::{CONNECTION, CONTENT_LENGTH, COOKIE, HOST, TE, TRANSFER_ENCODING, UPGRADE};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Version};
 use pingora_http::{RequestHeader, ResponseHeader};
@@ -23,12 +24,13 @@ const MAX_CONNECTION_TOKENS: usize = 32;
 
 /// Rebuilds a request's headers for the backend.
 ///
-/// `authority` is what the client asked for, `port` the port named in it. Tells whether it is a
-/// WebSocket handshake.
+/// `via` is what a trusted proxy says of the client, `authority` what was asked for, `port` the port
+/// named in it. Tells whether it is a WebSocket handshake.
 pub fn rebuild(
     request: &mut RequestHeader,
     facts: &Facts,
     conn: &Conn,
+    via: Option<&Via>,
     authority: HeaderValue,
     port: Option<u16>,
 ) -> Result<bool, Rejection> {
@@ -53,18 +55,23 @@ pub fn rebuild(
         headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
         headers.insert(UPGRADE, HeaderValue::from_static("websocket"));
     }
-    headers.insert(X_FORWARDED_FOR, conn.client.clone());
-    headers.insert(X_REAL_IP, conn.client.clone());
-    headers.insert(X_FORWARDED_PROTO, HeaderValue::from_static(if conn.tls { "https" } else { "http" }));
+    // One address, also where a trusted proxy stands between: whoever reads the leftmost of a list
+    // would read what the client wrote into it.
+    let client = via.map_or(&conn.client, |via| &via.client);
+    let https = via.and_then(|via| via.https).unwrap_or(conn.tls);
+    headers.insert(X_FORWARDED_FOR, client.clone());
+    headers.insert(X_REAL_IP, client.clone());
+    headers.insert(X_FORWARDED_PROTO, HeaderValue::from_static(if https { "https" } else { "http" }));
     headers.insert(
         X_FORWARDED_PORT,
-        match port {
-            None if conn.tls => HeaderValue::from_static("443"),
+        match via.and_then(|via| via.port).or(port) {
+            None if https => HeaderValue::from_static("443"),
             None => HeaderValue::from_static("80"),
             Some(port) => HeaderValue::from(port),
         },
     );
-    headers.insert(X_FORWARDED_HOST, authority);
+    let asked = via.and_then(|via| via.host.clone()).unwrap_or(authority);
+    headers.insert(X_FORWARDED_HOST, asked);
     // An absolute-form target becomes origin form here, which is what the parts hold. Its authority
     // and Host are equal, or the engine has refused the request (RFC 9112 section 3.2.2).
     *request = RequestHeader::from(parts);
@@ -238,7 +245,7 @@ mod tests {
         }
         let authority = HeaderValue::from_static("app.example.com");
         let facts = Facts::read(&request.headers).map_err(|_| Rejection::Malformed)?;
-        rebuild(&mut request, &facts, &Conn::for_test("192.0.2.7", true), authority, None)?;
+        rebuild(&mut request, &facts, &Conn::for_test("192.0.2.7", true), None, authority, None)?;
         assert_eq!(request.raw_path(), b"/p?q=1");
         Ok(request.headers.clone())
     }

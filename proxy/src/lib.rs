@@ -17,6 +17,7 @@ mod listeners;
 pub mod metrics;
 mod places;
 mod policy;
+mod proxy_protocol;
 pub mod resolve;
 mod respond;
 mod select;
@@ -27,13 +28,14 @@ mod strict;
 mod tls;
 mod tunnel;
 mod upstream;
+mod via;
 
 pub use access_log::LogSink;
 pub use listeners::{BindError, Bound, bind};
 pub use metrics::Metrics;
 
 use dial::DialGuard;
-use ingress_core::Reader;
+use ingress_core::{Ranges, Reader};
 use resolve::Resolver;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -84,6 +86,10 @@ pub struct Config {
     pub upstream_keepalive_timeout: Option<Duration>,
     /// Whether query strings are written to the access log.
     pub access_log_query: bool,
+    /// Peers whose word on the client's address counts; empty = nobody's.
+    pub trusted_proxies: Ranges,
+    /// Whether those peers speak the PROXY protocol.
+    pub proxy_protocol: bool,
 }
 
 impl Config {
@@ -111,6 +117,8 @@ impl Config {
             upstream_keepalive_connections: 128,
             upstream_keepalive_timeout: minute,
             access_log_query: false,
+            trusted_proxies: Ranges::default(),
+            proxy_protocol: false,
         }
     }
 }

@@ -76,7 +76,7 @@ impl Metrics {
             unmatched: counters(
                 r,
                 "unmatched_requests_total",
-                "Requests answered without a route: no_host, no_path, malformed, head_too_large.",
+                "Requests answered without a route: no_host, no_path, malformed, head_too_large, client_timeout, proxy_protocol.",
                 &["reason"],
             )?,
             connections: gauge(r, "client_connections", "Open client connections.")?,
@@ -243,13 +243,13 @@ impl Metrics {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use http::{Method, StatusCode};
     use ingress_core::route::RuleIndex;
     use ingress_core::*;
 
-    fn route(name: &str) -> Route {
+    pub(crate) fn route(name: &str) -> Route {
         Route {
             path: PathMatch::prefix("/").unwrap(),
             policy: Arc::default(),

@@ -1,9 +1,12 @@
 //! What stands between a route and its backend, in the one order of the reference.
 
+pub mod acme;
 pub mod auth;
 
 use crate::respond::{Rejection, Reply};
-use ingress_core::{Access, Route};
+use http::Method;
+use ingress_core::Route;
+use std::net::IpAddr;
 
 /// The outcome of a policy of a route.
 #[derive(Debug, PartialEq, Eq)]
@@ -18,13 +21,26 @@ pub enum Verdict {
     Reject(Rejection),
 }
 
+/// What the policies look at.
+pub struct Asked<'a> {
+    /// The request's method.
+    pub method: &'a Method,
+    /// The client's address.
+    pub client: IpAddr,
+    /// Whether the client speaks TLS.
+    pub https: bool,
+}
+
 /// What comes before authentication: access lists, then the redirect to https. The first that is not
 /// `Continue` decides; upgrades go through all of them.
-pub fn decide(route: &Route, tls: bool) -> Verdict {
-    if route.policy.access == Access::Denied {
+pub fn decide(route: &Route, asked: &Asked<'_>) -> Verdict {
+    if !route.policy.access.admits(asked.client) {
         return Verdict::Reject(Rejection::Denied);
     }
-    if route.https_redirect && !tls {
+    if acme::is_challenge(route, asked.method) {
+        return Verdict::Continue;
+    }
+    if route.https_redirect && !asked.https {
         return Verdict::RedirectToHttps;
     }
     Verdict::Continue

@@ -6,14 +6,15 @@ use crate::buffer::Held;
 use crate::ctx::RequestCtx;
 use crate::edge::Conn;
 use crate::framing::{Body, Chunks};
-use crate::policy::auth::{self, Asked, Identity};
-use crate::policy::{self, Verdict};
+use crate::policy::auth::{self, Identity};
+use crate::policy::{self, Asked, Verdict};
 use crate::respond::{self, Rejection};
 use crate::select::{self, Selected};
 use crate::stream::ClientStream;
 use crate::streams::{Full, SMALL};
 use crate::strict::{Facts, check_target};
 use crate::upstream::{self, MAX_TRIES};
+use crate::via::Via;
 use crate::{Shared, headers};
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -78,10 +79,14 @@ impl Gateway {
         let authority = select::authority(request).ok_or(Rejection::Malformed)?;
         let Selected { route, port } =
             select::route(&self.shared.reader.peek(), &authority, request.uri.path())?;
-        let tls = ctx.conn.as_ref().is_some_and(|c| c.tls);
-        let verdict = policy::decide(&route, tls);
         ctx.trailers = route.backend.protocol.http2()
             && (route.backend.protocol.grpc() || headers::takes_trailers(&request.headers));
+        let peer = ctx.conn.as_ref().map(|conn| conn.ip);
+        ctx.via =
+            peer.and_then(|peer| Via::read(&request.headers, peer, &self.shared.config.trusted_proxies));
+        let client = ctx.client_ip().ok_or(Rejection::Internal)?;
+        let asked = Asked { method: &request.method, client, https: ctx.https() };
+        let verdict = policy::decide(&route, &asked);
         ctx.route = Some(route);
         Ok(Judged { facts, authority, port, verdict })
     }
@@ -91,7 +96,7 @@ impl Gateway {
         let (Some(route), Some(conn)) = (&ctx.route, &ctx.conn) else {
             return Verdict::Reject(Rejection::Internal);
         };
-        let asked = Asked { parts: request, authority, conn, route };
+        let asked = auth::Asked { parts: request, authority, conn, route };
         let mut identity = Box::<Identity>::default();
         let verdict = auth::authenticate(&self.shared, &asked, &mut identity).await;
         ctx.identity = Some(identity);
@@ -181,7 +186,10 @@ impl ProxyHttp for Gateway {
         let mut judged = line.map_err(|_| Rejection::Malformed).and_then(|()| self.judge(session, ctx));
         if let Ok(judged) = &mut judged
             && judged.verdict == Verdict::Continue
-            && ctx.route.as_ref().is_some_and(|route| route.policy.auth != Auth::Open)
+            && ctx.route.as_ref().is_some_and(|route| {
+                route.policy.auth != Auth::Open
+                    && !policy::acme::is_challenge(route, &session.req_header().method)
+            })
         {
             // Boxed, so that the futures of open routes stay small.
             judged.verdict = Box::pin(self.authenticate(session.req_header(), ctx, &judged.authority)).await;
@@ -191,8 +199,14 @@ impl ProxyHttp for Gateway {
                 Rejection::BodyTooLarge
             }
             Ok(Judged { facts, authority, port, verdict: Verdict::Continue }) => match &ctx.conn {
-                Some(conn) => match headers::rebuild(session.req_header_mut(), &facts, conn, authority, port)
-                {
+                Some(conn) => match headers::rebuild(
+                    session.req_header_mut(),
+                    &facts,
+                    conn,
+                    ctx.via.as_deref(),
+                    authority,
+                    port,
+                ) {
                     Ok(true) if ctx.http2_backend() => Rejection::Upgrade,
                     Ok(upgrade) => {
                         ctx.upgrade = upgrade;
@@ -517,11 +531,9 @@ fn write_record(
     let mut record = Record::new(line);
     record.now("time");
     record.display("request_id", format_args!("{:016x}", request_id()));
-    if let Some(conn) = &ctx.conn {
-        record.text("client", conn.client.as_bytes());
-    }
+    record.opt("client", ctx.client().map(HeaderValue::as_bytes));
     record.text("method", request.method.as_str().as_bytes());
-    record.text("scheme", if ctx.conn.as_ref().is_some_and(|c| c.tls) { b"https" } else { b"http" });
+    record.text("scheme", if ctx.https() { b"https" } else { b"http" });
     record.opt("host", select::authority(request).as_ref().map(HeaderValue::as_bytes));
     record.text("path", request.uri.path().as_bytes());
     if shared.config.access_log_query {

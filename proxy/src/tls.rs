@@ -2,9 +2,10 @@
 
 use crate::metrics::Metrics;
 use crate::places::{Place, Places};
+use crate::proxy_protocol;
 use async_trait::async_trait;
 use bytes::BufMut;
-use ingress_core::{CertifiedKey, Reader};
+use ingress_core::{CertifiedKey, Ranges, Reader};
 use openssl::asn1::{Asn1Integer, Asn1Time};
 use openssl::bn::{BigNum, MsbOption};
 use openssl::ec::{EcGroup, EcKey};
@@ -132,6 +133,8 @@ pub struct HelloDeadline {
     pub metrics: Metrics,
     /// Where the connection takes its place.
     pub places: Arc<Places>,
+    /// Peers that say by the PROXY protocol, before TLS, whose connection it is.
+    pub proxies: Option<Ranges>,
 }
 
 /// A record of TLS holds no more (RFC 8446 section 5.1, with room for expansion).
@@ -194,7 +197,17 @@ impl PreTlsProcess for HelloDeadline {
             self.metrics.connection_refused();
             return pingora_core::Error::e_explain(pingora_core::ErrorType::AcceptError, "connection limit");
         };
-        let reading = Self::hello(stream);
+        let limit = self.limit;
+        let proxies = self.proxies.as_ref();
+        let reading = async {
+            if let Some(proxies) = proxies {
+                match proxy_protocol::expect(stream, proxies, limit).await {
+                    Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
+                    other => other?,
+                }
+            }
+            Self::hello(stream).await
+        };
         let read = match self.limit {
             Some(limit) => {
                 tokio::time::timeout(limit, reading).await.unwrap_or(Err(io::ErrorKind::TimedOut.into()))

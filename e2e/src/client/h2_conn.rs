@@ -12,7 +12,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use super::{Response, Served, Tls, bounded, connect_tcp};
+use super::{Response, Served, Tls, TlsStream, bounded, connect_tcp};
 
 /// A client connection that speaks HTTP/2. It closes when dropped.
 pub struct H2Conn {
@@ -37,9 +37,14 @@ impl H2Conn {
     /// Over TLS; `h2` is offered whatever `tls` offers.
     pub async fn connect_with(addr: SocketAddr, tls: &Tls) -> anyhow::Result<Self> {
         let stream = tls.clone().alpn(&["h2"]).connect(addr).await?;
+        Self::from_tls(stream).await.with_context(|| format!("HTTP/2 with {addr}"))
+    }
+
+    /// Over a stream that the test made; see [`Tls::handshake`].
+    pub async fn from_tls(stream: TlsStream) -> anyhow::Result<Self> {
         let served = Served::of(&stream)?;
         if served.alpn.as_deref() != Some("h2") {
-            bail!("{addr} chose {:?} instead of h2", served.alpn);
+            bail!("the server chose {:?} instead of h2", served.alpn);
         }
         Self::over(stream, "https", Some(served)).await
     }

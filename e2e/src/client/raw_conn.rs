@@ -7,7 +7,7 @@ use anyhow::{Context, bail};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use super::{Response, Served, Tls, bounded, connect_tcp};
+use super::{Response, Served, Tls, TlsStream, bounded, connect_tcp};
 
 trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
@@ -43,7 +43,11 @@ impl RawConn {
 
     /// A TLS connection.
     pub async fn connect_with(addr: SocketAddr, tls: &Tls) -> anyhow::Result<Self> {
-        let stream = tls.connect(addr).await?;
+        Self::from_tls(tls.connect(addr).await?)
+    }
+
+    /// A TLS connection over a stream that the test made; see [`Tls::handshake`].
+    pub fn from_tls(stream: TlsStream) -> anyhow::Result<Self> {
         let local = stream.get_ref().local_addr()?;
         let served = Some(Served::of(&stream)?);
         Ok(Self { stream: Box::new(stream), local, served, buffer: Vec::new() })

@@ -12,6 +12,7 @@ use ingress_e2e::client::RawConn;
 use ingress_e2e::origin::Origin;
 use ingress_e2e::product::Product;
 use serde_json::{Value, json};
+use tokio::net::{TcpSocket, TcpStream};
 
 /// The host that most tests use.
 pub const HOST: &str = "app.example.com";
@@ -162,6 +163,18 @@ pub async fn serve_with(documents: impl IntoIterator<Item = String>, args: &[&st
 /// [`HOST`] with Prefix `/` leads to `origin`.
 pub fn everything_to(origin: &Origin) -> [String; 2] {
     [Ingress::new("web").prefix(HOST, "/", "web").yaml(), service("web", &[origin.addr()])]
+}
+
+/// A TCP connection from a loopback address of one's choice: `127.0.0.2`, and so on.
+pub async fn connect_from(ip: &str, to: SocketAddr) -> TcpStream {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind(SocketAddr::new(ip.parse().unwrap(), 0)).unwrap();
+    socket.connect(to).await.unwrap()
+}
+
+/// [`connect_from`], for HTTP.
+pub async fn client_from(ip: &str, to: SocketAddr) -> RawConn {
+    RawConn::from_tcp(connect_from(ip, to).await).unwrap()
 }
 
 /// Sends bytes on a new connection: the status of the first answer, 0 where there is none. Panics if the proxy refuses

@@ -6,6 +6,7 @@
 pub mod backend;
 pub mod cert;
 pub mod policy;
+pub mod ranges;
 pub mod route;
 pub mod slot;
 pub mod snapshot;
@@ -13,10 +14,12 @@ pub mod source;
 
 pub use backend::{Backend, BackendAddress, BackendProtocol, ServicePort, Unavailable};
 pub use cert::{CertStore, CertifiedKey};
+pub use policy::access::Access;
 pub use policy::auth::{Auth, BasicAuth, ExternalAuth, Htpasswd, PasswordHash, Scheme};
 pub use policy::oauth::OAuthPolicy;
 pub use policy::url::{HttpUrl, InvalidUrl};
-pub use policy::{Access, Policy, Timeouts};
+pub use policy::{Policy, Timeouts};
+pub use ranges::{InvalidRange, Ranges};
 pub use route::host::{HostPattern, InvalidHost, RequestHost};
 pub use route::path::{InvalidPath, PathMatch};
 pub use route::table::{NoMatch, RouteTable, VirtualHost};

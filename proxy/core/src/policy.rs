@@ -1,9 +1,11 @@
 //! Per-route settings, validated. One value per feature; the parsers live in the controller.
 
+pub mod access;
 pub mod auth;
 pub mod oauth;
 pub mod url;
 
+use access::Access;
 use auth::Auth;
 use std::time::Duration;
 
@@ -16,16 +18,6 @@ pub struct Policy {
     pub auth: Auth,
     /// Backend timeouts.
     pub timeouts: Timeouts,
-}
-
-/// Who may reach the route by address.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
-pub enum Access {
-    /// Everybody.
-    #[default]
-    Open,
-    /// Nobody: an address list is asked for that cannot be honoured (403).
-    Denied,
 }
 
 /// Backend timeouts; `None` means no limit (annotation value `"0"`).
