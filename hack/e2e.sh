@@ -7,6 +7,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 . hack/env.sh
 
 e2e/testbed/build.sh >/dev/null
+e2e/peers/build.sh >/dev/null
 cargo build --locked --workspace
 # Chosen by name and not by package: that would build the dependencies again, with fewer features.
 tests=()

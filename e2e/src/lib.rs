@@ -9,7 +9,9 @@
 pub mod client;
 pub mod cluster;
 pub mod dns;
+pub mod h2_origin;
 pub mod origin;
+pub mod peers;
 pub mod pki;
 pub mod product;
 

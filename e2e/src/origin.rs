@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use openssl::pkey::PKey;
-use openssl::ssl::{AlpnError, Ssl, SslAcceptor, SslMethod, select_next_proto};
+use openssl::ssl::{AlpnError, Ssl, SslAcceptor, SslAcceptorBuilder, SslMethod, select_next_proto};
 use openssl::x509::X509;
 use serde_json::json;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -117,7 +117,7 @@ impl Origin {
 
     /// [`Origin::echo_tls`] at an address.
     pub async fn echo_tls_on(addr: impl Into<SocketAddr>, cert_pem: &str, key_pem: &str) -> Self {
-        Self::start(addr.into(), Service::Tls(None, acceptor(cert_pem, key_pem))).await
+        Self::start(addr.into(), Service::Tls(None, acceptor(cert_pem, key_pem).build())).await
     }
 
     /// An HTTP/1.1 server that answers what the closure says.
@@ -139,7 +139,7 @@ impl Origin {
         key_pem: &str,
         handler: impl Fn(&Received) -> Reply + Send + Sync + 'static,
     ) -> Self {
-        let service = Service::Tls(Some(Arc::new(handler)), acceptor(cert_pem, key_pem));
+        let service = Service::Tls(Some(Arc::new(handler)), acceptor(cert_pem, key_pem).build());
         Self::start(([127, 0, 0, 1], 0).into(), service).await
     }
 
@@ -244,7 +244,7 @@ impl Drop for Origin {
     }
 }
 
-fn acceptor(cert_pem: &str, key_pem: &str) -> SslAcceptor {
+pub(crate) fn acceptor(cert_pem: &str, key_pem: &str) -> SslAcceptorBuilder {
     let mut builder = SslAcceptor::mozilla_intermediate_v5(SslMethod::tls()).unwrap();
     let mut chain = X509::stack_from_pem(cert_pem.as_bytes()).unwrap().into_iter();
     builder.set_certificate(&chain.next().expect("a certificate in the PEM")).unwrap();
@@ -255,7 +255,7 @@ fn acceptor(cert_pem: &str, key_pem: &str) -> SslAcceptor {
     builder.set_alpn_select_callback(|_, offered| {
         select_next_proto(b"\x08http/1.1", offered).ok_or(AlpnError::NOACK)
     });
-    builder.build()
+    builder
 }
 
 async fn accept(

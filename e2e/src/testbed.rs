@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 pub(crate) fn directory() -> PathBuf {
     let directory = match std::env::var_os("KUBEBUILDER_ASSETS").filter(|v| !v.is_empty()) {
         Some(assets) => PathBuf::from(assets),
-        None => cache().join(key()),
+        None => built("testbed", "testbed/tools/go.sum"),
     };
     for program in ["kube-apiserver", "etcd", "kubectl"] {
         let path = directory.join(program);
@@ -20,16 +20,14 @@ pub(crate) fn directory() -> PathBuf {
     directory
 }
 
-fn cache() -> PathBuf {
+/// What a `build.sh` has built: in the cache, below the first 16 hex digits of the SHA-256 of its `go.sum`.
+pub(crate) fn built(what: &str, sums: &str) -> PathBuf {
     let base = std::env::var_os("XDG_CACHE_HOME").filter(|v| !v.is_empty()).map(PathBuf::from);
-    base.or_else(|| Some(Path::new(&std::env::var_os("HOME")?).join(".cache")))
-        .expect("neither XDG_CACHE_HOME nor HOME is set")
-        .join("tak-os-ingress/testbed")
-}
-
-/// The same as in `testbed/build.sh`: the first 16 hex digits of the SHA-256 of `go.sum`.
-fn key() -> String {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("testbed/tools/go.sum");
+    let base = base
+        .or_else(|| Some(Path::new(&std::env::var_os("HOME")?).join(".cache")))
+        .expect("neither XDG_CACHE_HOME nor HOME is set");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(sums);
     let sums = std::fs::read(&path).unwrap_or_else(|e| panic!("cannot read {}: {e}", path.display()));
-    openssl::sha::sha256(&sums)[..8].iter().map(|byte| format!("{byte:02x}")).collect()
+    let key: String = openssl::sha::sha256(&sums)[..8].iter().map(|byte| format!("{byte:02x}")).collect();
+    base.join("tak-os-ingress").join(what).join(key)
 }

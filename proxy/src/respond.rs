@@ -5,6 +5,7 @@ use http::header::{CONTENT_LENGTH, CONTENT_TYPE, LOCATION, SERVER};
 use http::{HeaderName, HeaderValue, Method, StatusCode, Version};
 use ingress_core::{NoMatch, Unavailable};
 use pingora_core::Result;
+use pingora_core::protocols::http::HttpTask;
 use pingora_http::{RequestHeader, ResponseHeader};
 use pingora_proxy::Session;
 use std::time::Duration;
@@ -289,7 +290,13 @@ async fn send(session: &mut Session, header: ResponseHeader, body: Bytes) -> Res
     // HTTP/1 suppresses a body after HEAD by itself, HTTP/2 does not.
     let no_body = body.is_empty() || session.req_header().method == Method::HEAD;
     let waiting = session.req_header().headers.contains_key(http::header::EXPECT);
-    session.write_response_header(Box::new(header), no_body).await?;
+    if no_body && session.req_header().version == Version::HTTP_2 {
+        // The head ends the stream: the engine's own call would leave that for later, and after a
+        // failure there is none.
+        session.write_response_tasks(vec![HttpTask::Header(Box::new(header), true)]).await?;
+    } else {
+        session.write_response_header(Box::new(header), no_body).await?;
+    }
     if !no_body {
         session.write_response_body(Some(body), true).await?;
     }
