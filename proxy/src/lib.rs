@@ -84,6 +84,14 @@ pub struct Config {
     pub upstream_keepalive_connections: usize,
     /// How long they are kept; `None` = until the backend closes.
     pub upstream_keepalive_timeout: Option<Duration>,
+    /// Threads that check passwords.
+    pub auth_hash_workers: usize,
+    /// Failed credentials of one client address, after which it gets 429; 0 = no throttle.
+    pub auth_throttle_failures: u32,
+    /// How long they count; `None` = no throttle.
+    pub auth_throttle_window: Option<Duration>,
+    /// For one call of an external authentication service; `None` = no limit.
+    pub auth_url_timeout: Option<Duration>,
     /// Whether query strings are written to the access log.
     pub access_log_query: bool,
     /// Peers whose word on the client's address counts; empty = nobody's.
@@ -116,6 +124,10 @@ impl Config {
             max_connections: None,
             upstream_keepalive_connections: 128,
             upstream_keepalive_timeout: minute,
+            auth_hash_workers: 2,
+            auth_throttle_failures: 10,
+            auth_throttle_window: minute,
+            auth_url_timeout: Some(Duration::from_secs(5)),
             access_log_query: false,
             trusted_proxies: Ranges::default(),
             proxy_protocol: false,
@@ -152,6 +164,7 @@ struct Shared {
     client: fetch::Client,
     places: Arc<places::Places>,
     streams: Arc<streams::Streams>,
+    auth: policy::auth::State,
 }
 
 /// The running data plane.
@@ -168,6 +181,9 @@ pub enum StartError {
     /// The fallback certificate or the TLS context could not be made.
     #[error("cannot set up TLS: {0}")]
     Tls(#[from] openssl::error::ErrorStack),
+    /// No thread for checking passwords.
+    #[error("cannot start the password checks: {0}")]
+    Auth(#[from] std::io::Error),
     /// Pingora refused the TLS settings.
     #[error("cannot set up TLS: {0}")]
     Settings(String),
@@ -182,6 +198,7 @@ impl Proxy {
         let streams = streams::Streams::new(config.response_stream_budget);
         let places = places::Places::new(config.max_connections);
         let shared = Arc::new(Shared {
+            auth: policy::auth::State::start(&config)?,
             client,
             config,
             reader,

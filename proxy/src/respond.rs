@@ -34,6 +34,8 @@ pub enum Rejection {
     Denied,
     /// Authentication is asked for and not usable.
     AuthNotConfigured,
+    /// The authentication service could not be asked, or gave no answer to go by.
+    AuthProvider,
     /// The request body is larger than the limit.
     BodyTooLarge,
     /// A WebSocket handshake for a backend that speaks HTTP/2, which has no such thing.
@@ -76,7 +78,8 @@ impl Rejection {
             Rejection::Denied => StatusCode::FORBIDDEN,
             Rejection::AuthNotConfigured | Rejection::Upgrade => StatusCode::NOT_IMPLEMENTED,
             Rejection::BodyTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
-            Rejection::Unavailable(_)
+            Rejection::AuthProvider
+            | Rejection::Unavailable(_)
             | Rejection::Dns
             | Rejection::DialDenied
             | Rejection::Connect
@@ -100,6 +103,7 @@ impl Rejection {
             Rejection::NoRoute(NoMatch::Path) => "no_path",
             Rejection::Denied => "access",
             Rejection::AuthNotConfigured => "auth_not_configured",
+            Rejection::AuthProvider => "auth_provider",
             Rejection::BodyTooLarge => "body_too_large",
             Rejection::Upgrade => "upgrade",
             Rejection::Unavailable(Unavailable::NoService) => "no_service",

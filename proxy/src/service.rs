@@ -93,10 +93,10 @@ impl Gateway {
 
     /// Runs the mechanism of the route.
     async fn authenticate(&self, request: &Parts, ctx: &mut RequestCtx, authority: &HeaderValue) -> Verdict {
-        let (Some(route), Some(conn)) = (&ctx.route, &ctx.conn) else {
+        let (Some(route), Some(ip), Some(client)) = (&ctx.route, ctx.client_ip(), ctx.client()) else {
             return Verdict::Reject(Rejection::Internal);
         };
-        let asked = auth::Asked { parts: request, authority, conn, route };
+        let asked = auth::Asked { parts: request, authority, ip, client, https: ctx.https(), route };
         let mut identity = Box::<Identity>::default();
         let verdict = auth::authenticate(&self.shared, &asked, &mut identity).await;
         ctx.identity = Some(identity);
