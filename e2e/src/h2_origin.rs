@@ -18,8 +18,11 @@ use tokio_openssl::SslStream;
 
 use crate::origin::acceptor;
 
-type Handler =
-    Arc<dyn Fn(Request<RecvStream>, SendResponse<Bytes>) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send + Sync>;
+type Handler = Arc<
+    dyn Fn(Request<RecvStream>, SendResponse<Bytes>) -> Pin<Box<dyn Future<Output = ()> + Send>>
+        + Send
+        + Sync,
+>;
 
 /// An HTTP/2 server on a free port of 127.0.0.1. It stops, and its connections break, when it is dropped.
 pub struct H2Origin {

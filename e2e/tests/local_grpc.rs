@@ -148,7 +148,10 @@ async fn trailers_and_trailers_alone_arrive() {
     assert_eq!((good.status, good.trailer("grpc-status")), (200, Some("0")));
     assert_eq!(good.body, message("pong"));
     let bad = conn.request("POST", HOST, "/shop.Cart/Lose", &CALL, &message("ping")).await.unwrap();
-    assert_eq!((bad.status, bad.header("grpc-status"), bad.header("grpc-message")), (200, Some("5"), Some("no cart")));
+    assert_eq!(
+        (bad.status, bad.header("grpc-status"), bad.header("grpc-message")),
+        (200, Some("5"), Some("no cart"))
+    );
     let headers = origin.last_headers();
     assert_eq!(headers["te"], "trailers");
     assert_eq!(headers["x-forwarded-proto"], "https");
@@ -216,11 +219,8 @@ async fn unary_of(request: Request<RecvStream>, respond: SendResponse<Bytes>) {
 async fn a_tls_backend_without_http2_is_not_called() {
     let leaf = Ca::new().leaf(&SERVICE_NAMES, KeyKind::EcP256Sec1);
     let origin = Origin::echo_tls(&leaf.cert_pem, &leaf.key_pem).await;
-    let product = serve([
-        web("grpcs").set("proxy-ssl-verify", "false").yaml(),
-        service("web", &[origin.addr()]),
-    ])
-    .await;
+    let product =
+        serve([web("grpcs").set("proxy-ssl-verify", "false").yaml(), service("web", &[origin.addr()])]).await;
     for _ in 0..2 {
         let answer = client::get(product.http(), HOST, "/").await;
         assert_eq!((answer.status, answer.header("server")), (502, Some("tak-os-ingress")));
@@ -332,11 +332,9 @@ async fn a_call_that_broke_is_not_made_again() {
 async fn streams_share_connections_unless_told_otherwise() {
     let origin = H2Origin::start(async |_, respond| answer(respond, 200, &[], "x")).await;
     for (keepalive, connections) in [("true", 1), ("false", 3)] {
-        let product = serve([
-            web("h2c").set("backend-keepalive", keepalive).yaml(),
-            service("web", &[origin.addr()]),
-        ])
-        .await;
+        let product =
+            serve([web("h2c").set("backend-keepalive", keepalive).yaml(), service("web", &[origin.addr()])])
+                .await;
         let conn = connect(&product).await;
         let before = origin.accepts();
         for _ in 0..3 {
@@ -361,11 +359,8 @@ const PAUSE: Duration = Duration::from_millis(250);
 #[tokio::test]
 async fn the_read_timeout_is_silence_of_both_sides_for_http2_clients() {
     let origin = H2Origin::start(slow).await;
-    let product = serve([
-        web("h2c").set("proxy-read-timeout", "1").yaml(),
-        service("web", &[origin.addr()]),
-    ])
-    .await;
+    let product =
+        serve([web("h2c").set("proxy-read-timeout", "1").yaml(), service("web", &[origin.addr()])]).await;
     let conn = connect(&product).await;
     // An upload that goes on for longer than the limit, with pauses that are shorter.
     let (response, mut body) = conn.send_head("POST", HOST, "/", &[], false).await.unwrap();
@@ -389,11 +384,8 @@ async fn the_read_timeout_is_silence_of_both_sides_for_http2_clients() {
 #[tokio::test]
 async fn the_read_timeout_is_silence_of_both_sides_for_old_clients() {
     let origin = H2Origin::start(slow).await;
-    let product = serve([
-        web("h2c").set("proxy-read-timeout", "1").yaml(),
-        service("web", &[origin.addr()]),
-    ])
-    .await;
+    let product =
+        serve([web("h2c").set("proxy-read-timeout", "1").yaml(), service("web", &[origin.addr()])]).await;
     let mut conn = RawConn::connect(product.http()).await.unwrap();
     conn.send(format!("POST / HTTP/1.1\r\nHost: {HOST}\r\nContent-Length: 10\r\n\r\n")).await.unwrap();
     for _ in 0..10 {
@@ -423,11 +415,9 @@ async fn a_quiet_call_outlives_the_clients_read_timeout() {
         stream.send_trailers(status_trailers("0")).unwrap();
     })
     .await;
-    let product = serve_with(
-        [web("grpc").yaml(), service("web", &[origin.addr()])],
-        &["--client-read-timeout=1s"],
-    )
-    .await;
+    let product =
+        serve_with([web("grpc").yaml(), service("web", &[origin.addr()])], &["--client-read-timeout=1s"])
+            .await;
     let conn = connect(&product).await;
     let (response, mut body) = conn.send_head("POST", HOST, "/a.B/C", &CALL, false).await.unwrap();
     tokio::time::sleep(Duration::from_millis(1800)).await;
@@ -462,4 +452,29 @@ async fn trailers_of_a_request_do_no_harm() {
         assert_eq!(head.status(), 200);
         assert_eq!(conn.get(HOST, "/").await.unwrap().status, 200);
     }
+}
+
+#[tokio::test]
+async fn an_upload_that_the_backend_does_not_take_ends() {
+    let origin = H2Origin::start(async |request: Request<RecvStream>, respond: SendResponse<Bytes>| {
+        let _unread = (request, respond);
+        std::future::pending::<()>().await;
+    })
+    .await;
+    let ingress = web("h2c").set("proxy-send-timeout", "1").set("proxy-read-timeout", "1");
+    let product =
+        serve_with([ingress.yaml(), service("web", &[origin.addr()])], &["--client-write-timeout=1s"]).await;
+    let active = async || product.metric_sum("tak_ingress_active_requests", &[]).await;
+    let body = vec![0; 1 << 20];
+
+    let conn = connect(&product).await;
+    let modern = conn.request("POST", HOST, "/", &[], &body).await;
+    assert!(modern.is_err() || modern.unwrap().status == 504);
+    eventually(DEADLINE, async || (active().await == 0.0).then_some(())).await;
+
+    let mut old = RawConn::connect(product.http()).await.unwrap();
+    let answer = old.request("POST", HOST, "/", &[], &body).await;
+    assert!(answer.is_err() || answer.unwrap().status == 504);
+    eventually(DEADLINE, async || (active().await == 0.0).then_some(())).await;
+    assert_eq!(origin.requests(), 2);
 }

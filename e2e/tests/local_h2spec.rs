@@ -23,7 +23,9 @@ async fn http2_is_spoken_to_the_letter() {
     .await;
     for (mode, least) in [(&[][..], 145), (&["--strict"], 146)] {
         let mut command = Command::new(peers::program("h2spec"));
-        command.args(["-h", "127.0.0.1", "-t", "-k", "-o", "5", "-p"]).arg(product.https().port().to_string());
+        command
+            .args(["-h", "127.0.0.1", "-t", "-k", "-o", "5", "-p"])
+            .arg(product.https().port().to_string());
         command.args(mode);
         let run = tokio::task::spawn_blocking(move || command.output().unwrap());
         let output = tokio::time::timeout(Duration::from_secs(300), run).await.unwrap().unwrap();

@@ -101,7 +101,12 @@ async fn connect(product: &Product) -> H2Conn {
     H2Conn::connect_tls(product.https(), HOST).await.unwrap()
 }
 
-async fn upload(conn: &H2Conn, pieces: usize, pause: Duration, end: bool) -> anyhow::Result<http::StatusCode> {
+async fn upload(
+    conn: &H2Conn,
+    pieces: usize,
+    pause: Duration,
+    end: bool,
+) -> anyhow::Result<http::StatusCode> {
     let (response, mut body) = conn.send_head("POST", HOST, "/", &[], false).await?;
     for _ in 0..pieces {
         body.send_data(Bytes::from_static(b"x"), false)?;
@@ -127,10 +132,8 @@ async fn a_stalled_upload_is_408_and_costs_no_other_stream() {
     assert_eq!(conn.get(HOST, "/").await.unwrap().status, 200);
     // The backend has not been handed half a body as a whole one.
     assert_eq!(origin.requests(), 2);
-    let entry = eventually(DEADLINE, async || {
-        product.log().into_iter().find(|entry| entry["status"] == 408)
-    })
-    .await;
+    let entry =
+        eventually(DEADLINE, async || product.log().into_iter().find(|entry| entry["status"] == 408)).await;
     assert_eq!(entry["rejected_by"], "client_timeout");
 }
 
@@ -166,7 +169,8 @@ async fn a_preface_or_a_head_that_does_not_end_is_let_go() {
         conn.send(begun).await.unwrap();
         assert!(conn.closed_within(DEADLINE).await, "{begun:?}");
     }
-    let timeouts = || product.metric_sum("tak_ingress_unmatched_requests_total", &[("reason", "client_timeout")]);
+    let timeouts =
+        || product.metric_sum("tak_ingress_unmatched_requests_total", &[("reason", "client_timeout")]);
     eventually(DEADLINE, async || (timeouts().await == 3.0).then_some(())).await;
     assert_eq!(origin.requests(), 0);
 }
@@ -248,7 +252,9 @@ async fn a_head_without_end_is_not_collected() {
     let before = product.rss_kib();
     let mut filler = Vec::new();
     for n in 0..100 {
-        filler.extend(block("GET", "/", &[("x-filler", &format!("{n:0100}"))]).split_off(block("GET", "/", &[]).len()));
+        filler.extend(
+            block("GET", "/", &[("x-filler", &format!("{n:0100}"))]).split_off(block("GET", "/", &[]).len()),
+        );
     }
     let first = frame(HEADERS, 0, 1, &block("GET", "/", &[]));
     let seen = Frames::connect(&product)
@@ -352,6 +358,9 @@ async fn a_tunnel_through_http2_is_refused() {
     let request = http::Request::builder().method("CONNECT").uri(HOST).body(()).unwrap();
     let (response, _body) = conn.sender().ready().await.unwrap().send_request(request, false).unwrap();
     let answer = tokio::time::timeout(DEADLINE, response).await.unwrap().unwrap();
-    assert_eq!((answer.status().as_u16(), answer.headers()["server"].to_str().unwrap()), (405, "tak-os-ingress"));
+    assert_eq!(
+        (answer.status().as_u16(), answer.headers()["server"].to_str().unwrap()),
+        (405, "tak-os-ingress")
+    );
     assert_eq!(conn.get(HOST, "/").await.unwrap().status, 200);
 }
