@@ -453,3 +453,28 @@ async fn trailers_of_a_request_do_no_harm() {
         assert_eq!(conn.get(HOST, "/").await.unwrap().status, 200);
     }
 }
+
+#[tokio::test]
+async fn an_upload_that_the_backend_does_not_take_ends() {
+    let origin = H2Origin::start(async |request: Request<RecvStream>, respond: SendResponse<Bytes>| {
+        let _unread = (request, respond);
+        std::future::pending::<()>().await;
+    })
+    .await;
+    let ingress = web("h2c").set("proxy-send-timeout", "1").set("proxy-read-timeout", "1");
+    let product =
+        serve_with([ingress.yaml(), service("web", &[origin.addr()])], &["--client-write-timeout=1s"]).await;
+    let active = async || product.metric_sum("tak_ingress_active_requests", &[]).await;
+    let body = vec![0; 1 << 20];
+
+    let conn = connect(&product).await;
+    let modern = conn.request("POST", HOST, "/", &[], &body).await;
+    assert!(modern.is_err() || modern.unwrap().status == 504);
+    eventually(DEADLINE, async || (active().await == 0.0).then_some(())).await;
+
+    let mut old = RawConn::connect(product.http()).await.unwrap();
+    let answer = old.request("POST", HOST, "/", &[], &body).await;
+    assert!(answer.is_err() || answer.unwrap().status == 504);
+    eventually(DEADLINE, async || (active().await == 0.0).then_some(())).await;
+    assert_eq!(origin.requests(), 2);
+}

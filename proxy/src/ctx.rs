@@ -117,10 +117,19 @@ impl RequestCtx {
 }
 
 impl RequestCtx {
+    /// Something came from the backend.
+    pub fn moved(&self) {
+        match (&self.clock, &self.conn) {
+            (Some(clock), _) => clock.moved(),
+            (None, Some(conn)) => conn.clock().moved(),
+            (None, None) => {}
+        }
+    }
+
     /// Whether client and backend have both been silent for too long.
     pub fn silent(&self) -> bool {
         self.clock.as_ref().is_some_and(|clock| clock.expired())
-            || self.conn.as_ref().is_some_and(|conn| conn.silent())
+            || self.conn.as_ref().is_some_and(|conn| conn.clock().expired())
     }
 
     /// Whether the route's backend speaks HTTP/2.

@@ -6,7 +6,7 @@ use crate::framing::{Body, RequestLine};
 use crate::places::Place;
 use crate::respond::{SERVER_NAME, canned};
 use crate::service::Gateway;
-use crate::stream::ClientStream;
+use crate::stream::{ClientStream, Clock};
 use crate::strict::Malformed;
 use crate::tls::{self, HelloDeadline, TlsInfo};
 use crate::{Bound, Shared, StartError, proxy_protocol};
@@ -39,7 +39,7 @@ use std::net::IpAddr;
 use std::os::fd::IntoRawFd;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -83,23 +83,13 @@ pub struct Conn {
     /// How far the bytes of the current request were followed. One task reads a connection, so the
     /// lock is never waited for.
     follow: Mutex<Follow>,
-    quiet: Quiet,
+    /// The clock of the current HTTP/1 request.
+    clock: Clock,
     streams: Streams,
     /// The connection is to end: whoever reads or writes next gets an error.
     cut: AtomicBool,
     /// Who waits for the connection.
     waiting: AtomicWaker,
-}
-
-/// How long an HTTP/1 client and its HTTP/2 backend may both be silent. The engine's own limit for
-/// such a backend does not see that the client is still sending.
-#[derive(Default)]
-struct Quiet {
-    /// In milliseconds; 0 = no limit.
-    limit: AtomicU64,
-    /// When something moved last.
-    moved: AtomicU64,
-    expired: AtomicBool,
 }
 
 /// The streams of an HTTP/2 connection, counted.
@@ -144,7 +134,7 @@ impl Conn {
             head_bytes: AtomicUsize::new(0),
             following: AtomicBool::new(false),
             follow: Mutex::default(),
-            quiet: Quiet::default(),
+            clock: Clock::default(),
             streams: Streams::default(),
             cut: AtomicBool::new(false),
             waiting: AtomicWaker::new(),
@@ -188,23 +178,9 @@ impl Conn {
         }
     }
 
-    /// Bounds the silence of client and backend together, for the current HTTP/1 request.
-    pub fn bound_silence(&self, limit: Option<Duration>) {
-        self.quiet.expired.store(false, Ordering::Relaxed);
-        self.quiet.limit.store(limit.map_or(0, millis), Ordering::Relaxed);
-        self.moved();
-    }
-
-    /// Something came from the backend.
-    pub fn moved(&self) {
-        if self.quiet.limit.load(Ordering::Relaxed) != 0 {
-            self.quiet.moved.store(now(), Ordering::Relaxed);
-        }
-    }
-
-    /// Whether that bound has ended the exchange.
-    pub fn silent(&self) -> bool {
-        self.quiet.expired.load(Ordering::Relaxed)
+    /// The clock of the current HTTP/1 request.
+    pub fn clock(&self) -> &Clock {
+        &self.clock
     }
 
     /// The next bytes are a request head; some of them may have come with the request before.
@@ -222,7 +198,7 @@ impl Conn {
         follow.broken = false;
         self.head_bytes.store(follow.tail.len(), Ordering::Relaxed);
         self.following.store(false, Ordering::Relaxed);
-        self.quiet.limit.store(0, Ordering::Relaxed);
+        self.clock.release();
         self.reading_head.store(true, Ordering::Relaxed);
     }
 
@@ -352,13 +328,13 @@ impl AsyncRead for EdgeStream {
         }
         let before = buf.filled().len();
         if !self.conn.reading_head.load(Ordering::Relaxed) {
-            if self.conn.quiet.limit.load(Ordering::Relaxed) != 0 && self.poll_quiet(cx).is_ready() {
+            if self.conn.clock.silence().is_some() && self.poll_quiet(cx).is_ready() {
                 return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
             }
             if Pin::new(&mut self.inner).poll_read(cx, buf)?.is_pending() {
                 return self.conn.pending(cx);
             }
-            self.conn.moved();
+            self.conn.clock.moved();
             if !self.conn.following.load(Ordering::Relaxed) {
                 return Poll::Ready(Ok(()));
             }
@@ -405,16 +381,6 @@ const BEFORE_ENGINE: Duration = Duration::from_millis(100);
 
 /// How long a client that was refused is still listened to.
 const LINGER: Duration = Duration::from_secs(1);
-
-fn millis(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX / 2).max(1)
-}
-
-/// Milliseconds since this was first asked.
-fn now() -> u64 {
-    static EPOCH: std::sync::OnceLock<Instant> = std::sync::OnceLock::new();
-    Instant::now().saturating_duration_since(*EPOCH.get_or_init(Instant::now)).as_millis() as u64
-}
 
 const FAR: Duration = Duration::from_secs(86_400);
 
@@ -474,15 +440,9 @@ impl EdgeStream {
 
     /// Ready once client and backend have both been silent for too long.
     fn poll_quiet(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let quiet = &self.conn.quiet;
         loop {
-            let limit = quiet.limit.load(Ordering::Relaxed);
-            let left = (quiet.moved.load(Ordering::Relaxed) + limit).saturating_sub(now());
-            if left == 0 {
-                quiet.expired.store(true, Ordering::Relaxed);
-                return Poll::Ready(());
-            }
-            let deadline = Instant::now() + Duration::from_millis(left);
+            let Some(left) = self.conn.clock.left() else { return Poll::Ready(()) };
+            let deadline = Instant::now() + left;
             let clock = self
                 .clock
                 .get_or_insert_with(|| HeadClock { whole: None, timer: Box::pin(sleep_until(deadline)) });
@@ -682,8 +642,14 @@ impl HttpServerApp for Http2 {
             let _ = stream.write_response_header(Box::new(refusal), true);
             return None;
         }
-        let session = ServerSession::new_custom(Box::new(ClientStream::new(stream)));
-        self.engine.process_new_http(session, shutdown).await
+        let stream = ClientStream::new(stream);
+        let clock = stream.clock();
+        let session = ServerSession::new_custom(Box::new(stream));
+        tokio::select! {
+            biased;
+            done = self.engine.process_new_http(session, shutdown) => done,
+            () = clock.stuck() => None,
+        }
     }
 
     fn h2_options(&self) -> Option<H2Options> {
@@ -739,7 +705,12 @@ impl Edge {
         session.set_keepalive(if *shutdown.borrow() { None } else { Some(idle) });
         loop {
             conn.expect_head();
-            let Some(reused) = self.engine.process_new_http(session, shutdown).await else { return };
+            let done = tokio::select! {
+                biased;
+                done = self.engine.process_new_http(session, shutdown) => done,
+                () = conn.clock.stuck() => None,
+            };
+            let Some(reused) = done else { return };
             let (stream, settings) = reused.consume();
             session = ServerSession::new_http1(stream);
             if let Some(settings) = settings {

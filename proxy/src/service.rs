@@ -329,7 +329,8 @@ impl ProxyHttp for Gateway {
         if let Some(max) = self.shared.config.max_request_body_size
             && session.body_bytes_read() as u64 > max
         {
-            return Err(failure(Rejection::BodyTooLarge, ctx));
+            // An error of another source would be passed over on the way to an HTTP/2 backend.
+            return Err(failure(Rejection::BodyTooLarge, ctx).into_down());
         }
         // An empty last chunk would be written as a second chunk terminator.
         if end_of_stream && body.as_ref().is_some_and(Bytes::is_empty) {
@@ -351,9 +352,7 @@ impl ProxyHttp for Gateway {
             // Nobody asked: what follows is neither a response nor a tunnel.
             return Err(failure(Rejection::Protocol, ctx));
         }
-        if let Some(conn) = &ctx.conn {
-            conn.moved();
-        }
+        ctx.moved();
         ctx.upstream_status = Some(response.status.as_u16());
         ctx.response_time = ctx.connected.map(|at| at.elapsed());
         let reply = headers::clean_response(response);
@@ -394,9 +393,7 @@ impl ProxyHttp for Gateway {
         end_of_stream: bool,
         ctx: &mut RequestCtx,
     ) -> Result<Option<Duration>> {
-        if let Some(conn) = &ctx.conn {
-            conn.moved();
-        }
+        ctx.moved();
         let Some(held) = &mut ctx.held else {
             return self.pass(body.as_ref().map_or(0, Bytes::len), end_of_stream, ctx).map(|()| None);
         };

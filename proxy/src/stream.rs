@@ -10,7 +10,6 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures::Stream;
 use http::HeaderMap;
-use parking_lot::Mutex;
 use pingora_core::protocols::Digest;
 use pingora_core::protocols::http::HttpTask;
 use pingora_core::protocols::http::custom::CustomMessageWrite;
@@ -19,31 +18,129 @@ use pingora_core::protocols::http::v2::server::HttpSession;
 use pingora_core::protocols::l4::socket::SocketAddr;
 use pingora_core::{Error, ErrorType, Result};
 use pingora_http::{RequestHeader, ResponseHeader};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
+use tokio::sync::Notify;
 
 /// A stream that its client gives up before this time was hardly worth the work.
 const PREMATURE: Duration = Duration::from_secs(1);
 
-/// What the hooks tell a stream, and it them.
+/// The silence of a client and its HTTP/2 backend: how long it may last, and how long it has.
 #[derive(Debug, Default)]
 pub struct Clock {
-    /// How long both sides may be silent; locked for a moment, by one task.
-    silence: Mutex<Option<Duration>>,
+    /// In milliseconds; 0 = no limit.
+    silence: AtomicU64,
+    /// How long the engine may be without waiting for the client; 0 = no limit.
+    patience: AtomicU64,
+    /// When something moved last.
+    moved: AtomicU64,
+    /// The engine waits for the client.
+    waiting: AtomicBool,
     expired: AtomicBool,
+    armed: Notify,
 }
 
 impl Clock {
-    /// Bounds the silence of client and backend together.
-    pub fn bound(&self, silence: Option<Duration>) {
-        *self.silence.lock() = silence;
+    /// Bounds the silence of both sides, for the current request.
+    ///
+    /// When the engine cannot send a body on, it says so to nobody, stops to wait for the client, and
+    /// waits for an answer without any limit. `stuck` bounds that: it is the longest that a write may
+    /// take.
+    pub fn bound(&self, silence: Option<Duration>, stuck: Option<Duration>) {
+        let patience = stuck.map(|stuck| stuck + silence.unwrap_or_default() + Duration::from_secs(1));
+        self.expired.store(false, Ordering::Relaxed);
+        self.silence.store(silence.map_or(0, millis), Ordering::Relaxed);
+        self.patience.store(patience.map_or(0, millis), Ordering::Relaxed);
+        self.moved.store(now(), Ordering::Relaxed);
+        if patience.is_some() {
+            self.armed.notify_one();
+        }
     }
 
-    /// Whether that bound has ended the exchange.
+    /// There is no bound any more.
+    pub fn release(&self) {
+        self.silence.store(0, Ordering::Relaxed);
+        self.patience.store(0, Ordering::Relaxed);
+    }
+
+    /// The bound.
+    pub fn silence(&self) -> Option<Duration> {
+        match self.silence.load(Ordering::Relaxed) {
+            0 => None,
+            limit => Some(Duration::from_millis(limit)),
+        }
+    }
+
+    /// Something came from either side.
+    pub fn moved(&self) {
+        if self.silence.load(Ordering::Relaxed) | self.patience.load(Ordering::Relaxed) != 0 {
+            self.moved.store(now(), Ordering::Relaxed);
+        }
+    }
+
+    /// What is left of the bound; nothing ends the exchange.
+    pub fn left(&self) -> Option<Duration> {
+        let limit = self.silence.load(Ordering::Relaxed);
+        let left = (self.moved.load(Ordering::Relaxed) + limit).saturating_sub(now());
+        if left == 0 {
+            self.expired.store(true, Ordering::Relaxed);
+        }
+        (left > 0).then(|| Duration::from_millis(left))
+    }
+
+    /// Whether the bound has ended the exchange.
     pub fn expired(&self) -> bool {
         self.expired.load(Ordering::Relaxed)
     }
+
+    /// Ready once the engine is stuck.
+    pub async fn stuck(&self) {
+        self.armed.notified().await;
+        loop {
+            let patience = match self.patience.load(Ordering::Relaxed) {
+                0 => {
+                    self.armed.notified().await;
+                    continue;
+                }
+                patience => patience,
+            };
+            let waiting = self.waiting.load(Ordering::Relaxed);
+            let since = if waiting { now() } else { self.moved.load(Ordering::Relaxed) };
+            match (since + patience).saturating_sub(now()) {
+                0 => return,
+                left => tokio::time::sleep(Duration::from_millis(left)).await,
+            }
+        }
+    }
+}
+
+/// While it lives, the engine waits for the client.
+struct Waiting(Arc<Clock>);
+
+impl Waiting {
+    fn begin(clock: &Arc<Clock>) -> Self {
+        clock.waiting.store(true, Ordering::Relaxed);
+        clock.moved();
+        Self(clock.clone())
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.0.waiting.store(false, Ordering::Relaxed);
+        self.0.moved();
+    }
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX / 4).max(1)
+}
+
+/// Milliseconds since this was first asked.
+fn now() -> u64 {
+    static EPOCH: OnceLock<Instant> = OnceLock::new();
+    Instant::now().saturating_duration_since(*EPOCH.get_or_init(Instant::now)).as_millis() as u64
 }
 
 /// A request on an HTTP/2 connection.
@@ -69,6 +166,11 @@ impl ClientStream {
             conn.stream_began();
         }
         Self { inner, conn, clock, read_timeout: None, began: Instant::now(), ended: false, reset: false }
+    }
+
+    /// The clock of this stream.
+    pub fn clock(&self) -> Arc<Clock> {
+        self.clock.clone()
     }
 
     /// The clock of a request, if it came on an HTTP/2 stream; taken out of its head, so that no copy
@@ -102,7 +204,8 @@ impl Session for ClientStream {
         // Who has had an answer may be silent as long as its backend may.
         let owes = !done && self.inner.response_written().is_none();
         let client = self.read_timeout.filter(|_| owes);
-        let silence = *self.clock.silence.lock();
+        let silence = self.clock.silence();
+        let _waiting = Waiting::begin(&self.clock);
         let Some(limit) = client.into_iter().chain(silence).min() else {
             let read = self.inner.read_body_or_idle(done).await;
             return self.note(read);

@@ -59,9 +59,13 @@ pub async fn peer(shared: &Shared, ctx: &mut RequestCtx, upgrade: bool) -> Resul
         http2(options);
         // The engine's limit does not see that the client is sending; these see both sides.
         options.read_timeout = None;
+        let stuck = timeouts.send.map(|send| send.max(shared.config.client_write_timeout.unwrap_or(send)));
         match (&ctx.clock, &ctx.conn) {
-            (Some(clock), _) => clock.bound(timeouts.read),
-            (None, Some(conn)) => conn.bound_silence(timeouts.read),
+            (Some(clock), _) => clock.bound(timeouts.read, stuck),
+            // Without a limit of silence a long one cannot be told from a write that went nowhere.
+            (None, Some(conn)) => {
+                conn.clock().bound(timeouts.read, stuck.filter(|_| timeouts.read.is_some()))
+            }
             (None, None) => options.read_timeout = timeouts.read,
         }
     } else {
