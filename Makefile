@@ -5,7 +5,7 @@ SHELL := /usr/bin/env bash
 .DEFAULT_GOAL := help
 ENV := . hack/env.sh;
 
-.PHONY: help deps build release demo test check fmt lint doc deny unit testbed e2e
+.PHONY: help deps build release demo test check fmt lint doc deny unit testbed e2e fuzz
 
 help: ## this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' Makefile | while IFS=$$'\t' read -r name text; do printf '%-9s %s\n' "$$name" "$$text"; done
@@ -49,3 +49,6 @@ testbed: ## build the API server and the etcd of the cluster tests
 
 e2e: ## tests of the binary, with and without a cluster
 	@hack/e2e.sh
+
+fuzz: ## look for inputs that break a reader: each target for FUZZ_SECONDS (60)
+	@hack/fuzz.sh run
