@@ -3,7 +3,7 @@
 
 use std::sync::OnceLock;
 
-static TARGET: OnceLock<fn(&[u8])> = OnceLock::new();
+static TARGET: OnceLock<ingress_fuzz::Target> = OnceLock::new();
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     let target = TARGET.get_or_init(|| {

@@ -18,8 +18,11 @@ mod http1;
 
 pub use http1::{chunks, head, request_line};
 
-/// A target by its name.
-pub const TARGETS: [(&str, fn(&[u8])); 7] = [
+/// A target takes any bytes, and panics where something is wrong.
+pub type Target = fn(&[u8]);
+
+/// Every target by its name.
+pub const TARGETS: [(&str, Target); 7] = [
     ("request_line", request_line),
     ("head", head),
     ("chunks", chunks),

@@ -165,7 +165,7 @@ impl Proxy {
     pub fn start(config: Config, bound: Bound, parts: Parts) -> Result<Self, StartError> {
         let Parts { reader, resolver, guard, metrics, log } = parts;
         let budget = buffer::Budget::new(config.response_buffer_budget);
-        let streams = streams::Streams::new(config.response_stream_budget);
+        let streams = streams::Streams::new(config.response_stream_budget, config.client_write_timeout);
         let places = places::Places::new(config.max_connections);
         let shared = Arc::new(Shared {
             config,
