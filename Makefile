@@ -5,7 +5,7 @@ SHELL := /usr/bin/env bash
 .DEFAULT_GOAL := help
 ENV := . hack/env.sh;
 
-.PHONY: help deps build release demo test check fmt lint doc deny unit testbed e2e manifest image sbom dashboards loadtest bench e2e-node
+.PHONY: help deps build release demo test check fmt lint doc deny unit testbed e2e manifest image sbom dashboards loadtest bench e2e-node fuzz
 
 help: ## this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' Makefile | while IFS=$$'\t' read -r name text; do printf '%-9s %s\n' "$$name" "$$text"; done
@@ -70,3 +70,6 @@ loadtest: ## check the k6 scripts (none is run)
 
 bench: ## side by side with other proxies on this machine: [ARGS='--scenarios h1_1k']
 	@hack/bench.sh $(ARGS)
+
+fuzz: ## look for inputs that break a reader: each target for FUZZ_SECONDS (60)
+	@hack/fuzz.sh run

@@ -42,6 +42,7 @@ background=
 printf '%-10s %6d s  %s\n' "testbed" $((SECONDS - begin)) "waited for after compile" >>"$STAGES"
 
 hack/stage.sh check make --no-print-directory check
+hack/stage.sh fuzz hack/fuzz.sh build
 hack/stage.sh unit make --no-print-directory unit
 hack/stage.sh e2e make --no-print-directory e2e
 hack/stage.sh dashboards make --no-print-directory dashboards

@@ -26,14 +26,14 @@ pub fn head(fields: &HeaderMap, raw: &[u8]) -> Option<(u64, bool)> {
     Some((facts.length, facts.chunked))
 }
 
-/// What stands behind a chunked body that arrives in these pieces; an error where the body is broken.
-pub fn behind_chunks<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> Result<Vec<u8>, ()> {
+/// What stands behind a chunked body that arrives in these pieces; `None` where the body is broken.
+pub fn behind_chunks<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> Option<Vec<u8>> {
     let mut body = Body::Chunked(Chunks::default());
     let mut behind = Vec::new();
     for piece in pieces {
-        behind.extend_from_slice(body.take(piece).map_err(|_| ())?);
+        behind.extend_from_slice(body.take(piece).ok()?);
     }
-    Ok(behind)
+    Some(behind)
 }
 
 /// Whether the data plane can serve a certificate that the control plane accepted.

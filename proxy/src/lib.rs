@@ -195,7 +195,7 @@ impl Proxy {
         let Parts { reader, resolver, guard, metrics, log } = parts;
         let budget = buffer::Budget::new(config.response_buffer_budget);
         let client = fetch::Client::new(resolver.clone(), guard.clone());
-        let streams = streams::Streams::new(config.response_stream_budget);
+        let streams = streams::Streams::new(config.response_stream_budget, config.client_write_timeout);
         let places = places::Places::new(config.max_connections);
         let shared = Arc::new(Shared {
             auth: policy::auth::State::start(&config)?,

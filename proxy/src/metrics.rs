@@ -103,7 +103,7 @@ impl Metrics {
             slow_clients: counter(
                 r,
                 "slow_clients_cut_total",
-                "Client connections ended because --response-stream-budget was used up.",
+                "Clients cut off, or refused, because --response-stream-budget was used up.",
             )?,
             active: gauge(r, "active_requests", "Requests in flight, tunnels included.")?,
             tunnels: gauge(r, "upgraded_tunnels", "Open WebSocket tunnels.")?,

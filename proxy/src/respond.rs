@@ -170,6 +170,7 @@ impl Rejection {
             Rejection::BodyTooLarge => "413 Content Too Large\n",
             Rejection::ConnectTimeout | Rejection::BackendTimeout => "504 Gateway Timeout\n",
             Rejection::ClientTimeout => "408 Request Timeout\n",
+            Rejection::Overload => "503 Service Unavailable\n",
             Rejection::ClientGone | Rejection::Internal => "500 Internal Server Error\n",
             _ => "502 Bad Gateway\n",
         }

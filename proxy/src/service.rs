@@ -20,7 +20,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use http::header::{CONNECTION, REFERER, TE, TRANSFER_ENCODING, USER_AGENT};
 use http::request::Parts;
-use http::{HeaderValue, StatusCode, Version};
+use http::{HeaderValue, Method, StatusCode, Version};
 use ingress_core::Auth;
 use pingora_core::modules::http::HttpModules;
 use pingora_core::protocols::Digest;
@@ -107,26 +107,26 @@ impl Gateway {
     fn pass(&self, bytes: usize, end: bool, ctx: &mut RequestCtx) -> Result<()> {
         ctx.passed = ctx.passed.saturating_add(bytes);
         if let Some(stream) = &ctx.stream {
-            stream.moved(Instant::now());
-        } else if ctx.passed > SMALL
-            && !end
-            && !ctx.tunnel
-            && let Some(conn) = &ctx.conn
-        {
-            match self.shared.streams.enter(conn, Instant::now()) {
-                Ok((stream, made_room)) => {
-                    ctx.stream = Some(stream);
-                    if made_room {
-                        self.shared.metrics.slow_client_cut();
-                    }
-                }
-                Err(Full) => {
-                    self.shared.metrics.slow_client_cut();
-                    return Err(failure(Rejection::Overload, ctx));
-                }
-            }
+            stream.moved(bytes, Instant::now());
+            return Ok(());
         }
-        Ok(())
+        if ctx.passed > SMALL && !end && !ctx.tunnel { self.stream(ctx) } else { Ok(()) }
+    }
+
+    /// The response is one that streams: it takes its share of what such responses may hold.
+    fn stream(&self, ctx: &mut RequestCtx) -> Result<()> {
+        let Some(conn) = &ctx.conn else { return Ok(()) };
+        let entered = self.shared.streams.enter(conn, Instant::now());
+        if !matches!(entered, Ok((_, false))) {
+            self.shared.metrics.slow_client_cut();
+        }
+        match entered {
+            Ok((stream, _)) => {
+                ctx.stream = Some(stream);
+                Ok(())
+            }
+            Err(Full) => Err(failure(Rejection::Overload, ctx)),
+        }
     }
 
     /// Whether the stated length of the body is beyond the limit.
@@ -383,6 +383,14 @@ impl ProxyHttp for Gateway {
         let method = &session.req_header().method;
         ctx.held =
             Held::wanted(method, response.status, &reply, config.response_buffer_size, &self.shared.budget);
+        // Here it can still be told that there is no room; of a length that is not known, not.
+        if ctx.held.is_none()
+            && reply.length.is_some_and(|n| n > SMALL)
+            && *method != Method::HEAD
+            && response.status != StatusCode::NOT_MODIFIED
+        {
+            return self.stream(ctx);
+        }
         Ok(())
     }
 

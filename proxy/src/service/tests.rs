@@ -43,7 +43,7 @@ fn shared_with(config: Config, routes: Vec<Route>) -> Arc<Shared> {
         rotation: Default::default(),
         budget: crate::buffer::Budget::new(1 << 20),
         places: crate::places::Places::new(None),
-        streams: crate::streams::Streams::new(None),
+        streams: crate::streams::Streams::new(None, None),
     })
 }
 
