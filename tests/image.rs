@@ -1,4 +1,5 @@
 //! What goes into the image, and that it is one. That a node runs it needs a node.
+#![allow(clippy::unwrap_used, clippy::panic)] // helpers of tests, which Clippy does not take for tests
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

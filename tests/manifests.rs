@@ -1,5 +1,6 @@
 //! What `default/`, `deployment.json` and `hack/render.sh` say. That a real API server takes it is shown in
 //! `e2e/tests/cluster_install.rs`.
+#![allow(clippy::unwrap_used, clippy::panic)] // helpers of tests, which Clippy does not take for tests
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
