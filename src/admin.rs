@@ -1,15 +1,18 @@
-//! `/healthz`, `/readyz` and `/metrics` on a port of their own, off the data plane's threads.
+//! `/healthz`, `/readyz`, `/metrics` and `/debug` on a port of their own, off the data plane's threads.
 
+use crate::debug::{self, Debug};
 use crate::readiness::Readiness;
 use bytes::Bytes;
 use http_body_util::Full;
 use hyper::body::Incoming;
-use hyper::header::{ACCEPT, ALLOW, CONTENT_TYPE};
+use hyper::header::{ACCEPT, ALLOW, CONTENT_TYPE, HOST};
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use prometheus::{Encoder, Registry, TextEncoder};
+use serde_json::Value;
 use std::convert::Infallible;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
@@ -21,23 +24,23 @@ const MAX_CONNECTIONS: usize = 64;
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Serves until the process ends.
-pub async fn serve(listener: TcpListener, registry: Registry, readiness: Readiness) {
+pub async fn serve(listener: TcpListener, registry: Registry, readiness: Readiness, debug: Debug) {
     let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     loop {
         let Ok(slot) = slots.clone().acquire_owned().await else { return };
-        let stream = match listener.accept().await {
-            Ok((stream, _)) => stream,
+        let (stream, peer) = match listener.accept().await {
+            Ok((stream, peer)) => (stream, peer.ip()),
             Err(error) => {
                 tracing::warn!(%error, "accept on the metrics port failed");
                 tokio::time::sleep(Duration::from_millis(100)).await;
                 continue;
             }
         };
-        let (registry, readiness) = (registry.clone(), readiness.clone());
+        let (registry, readiness, debug) = (registry.clone(), readiness.clone(), debug.clone());
         tokio::spawn(async move {
             let answer = service_fn(|request| {
-                let (registry, readiness) = (registry.clone(), readiness.clone());
-                async move { Ok::<_, Infallible>(answer(request, registry, &readiness).await) }
+                let (registry, readiness, debug) = (registry.clone(), readiness.clone(), debug.clone());
+                async move { Ok::<_, Infallible>(answer(request, registry, &readiness, debug, peer).await) }
             });
             let served = hyper::server::conn::http1::Builder::new()
                 .timer(TokioTimer::new())
@@ -54,6 +57,8 @@ async fn answer(
     request: Request<Incoming>,
     registry: Registry,
     readiness: &Readiness,
+    debug: Debug,
+    peer: IpAddr,
 ) -> Response<Full<Bytes>> {
     if request.method() != Method::GET && request.method() != Method::HEAD {
         let mut response = text(StatusCode::METHOD_NOT_ALLOWED, "method not allowed\n");
@@ -88,8 +93,34 @@ async fn answer(
                 _ => text(StatusCode::INTERNAL_SERVER_ERROR, "metrics could not be encoded\n"),
             }
         }
-        _ => text(StatusCode::NOT_FOUND, "not found; here are /healthz, /readyz and /metrics\n"),
+        path @ ("/debug/snapshot" | "/debug/explain") => {
+            if !debug::allowed(peer, request.headers().get(HOST)) {
+                let why = "only from this machine, under its name localhost: through a port-forward\n";
+                return text(StatusCode::FORBIDDEN, why);
+            }
+            let explain = path == "/debug/explain";
+            let query = request.uri().query().unwrap_or_default().to_owned();
+            let found = tokio::task::spawn_blocking(move || {
+                if explain { debug.explain(&query) } else { debug.snapshot(&query) }
+            });
+            match found.await {
+                Ok(Ok(value)) => json(&value),
+                Ok(Err(why)) => text(StatusCode::BAD_REQUEST, why + "\n"),
+                Err(_) => text(StatusCode::INTERNAL_SERVER_ERROR, "it could not be told\n"),
+            }
+        }
+        _ => text(
+            StatusCode::NOT_FOUND,
+            "not found; here are /healthz, /readyz, /metrics, /debug/snapshot and /debug/explain\n",
+        ),
     }
+}
+
+fn json(value: &Value) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::from(value.to_string() + "\n"));
+    let kind = hyper::header::HeaderValue::from_static("application/json");
+    response.headers_mut().insert(CONTENT_TYPE, kind);
+    response
 }
 
 fn text(status: StatusCode, body: impl Into<Bytes>) -> Response<Full<Bytes>> {

@@ -2,6 +2,7 @@
 
 use crate::admin;
 use crate::args::{Deny, Mode, Settings};
+use crate::debug::{Debug, Published};
 use crate::demo;
 use crate::readiness::Readiness;
 use crate::telemetry;
@@ -90,10 +91,21 @@ pub fn run(mut settings: Settings) -> Result<(), Failure> {
 
     let (mut publisher, reader) = ingress_core::channel();
     let published = Arc::new(Notify::new());
+    let moment = Published::default();
     publisher.observe({
-        let published = published.clone();
-        move |_| published.notify_one()
+        let (published, moment) = (published.clone(), moment.clone());
+        move |_| {
+            moment.note();
+            published.notify_one();
+        }
     });
+    let debug = Debug {
+        reader: reader.clone(),
+        published: moment,
+        resolver: resolver.clone(),
+        guard: guard.clone(),
+        config: Arc::new(settings.proxy.clone()),
+    };
     for (listener, socket) in [("http", &bound.http), ("https", &bound.https), ("metrics", &metrics_listener)]
     {
         let address = socket.local_addr().context("a bound socket has no address")?;
@@ -117,8 +129,8 @@ pub fn run(mut settings: Settings) -> Result<(), Failure> {
         // Before anything can be waited for, so that a signal is never missed.
         let mut signals = Signals::new().context("cannot listen for signals")?;
         let listener = tokio::net::TcpListener::from_std(metrics_listener).context("metrics port")?;
-        tokio::spawn(admin::serve(listener, registry, readiness.clone()));
         tokio::spawn(prepare(reader.clone(), resolver, metrics.clone(), published));
+        tokio::spawn(admin::serve(listener, registry, readiness.clone(), debug));
         tokio::spawn(sweep(reader, metrics));
         let controller = ingress_controller::Config {
             settings: settings.translate.clone(),

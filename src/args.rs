@@ -1,5 +1,8 @@
 //! What was typed, and what it means. The only file that knows clap and the environment.
 
+use crate::check::{Check, Output};
+use crate::debug;
+use crate::explain::Explain;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{ArgAction, CommandFactory, FromArgMatches, Parser};
@@ -28,7 +31,9 @@ pub struct Settings {
     pub proxy: ingress_proxy::Config,
     /// Port of `/healthz`, `/readyz` and `/metrics`.
     pub metrics_port: u16,
-    /// What is run.
+    /// What is to be done.
+    pub task: Task,
+    /// Where the objects come from.
     pub mode: Mode,
     /// Translation.
     pub translate: ingress_controller::translate::Settings,
@@ -48,6 +53,17 @@ pub struct Settings {
     pub log_json: bool,
     /// Whether requests are logged.
     pub access_log: bool,
+}
+
+/// What is to be done.
+#[derive(Clone, Debug)]
+pub enum Task {
+    /// Serve.
+    Serve,
+    /// Validate manifests and end.
+    Check(Check),
+    /// Explain one request and end.
+    Explain(Explain),
 }
 
 /// Where the objects come from.
@@ -217,6 +233,82 @@ enum Command {
         #[arg(long, value_parser = user)]
         user: Option<String>,
     },
+    /// Validate manifests without a cluster; ends with status 1 on errors
+    Check {
+        /// Folders and files of YAML; - is stdin
+        #[arg(required = true, value_name = "DIR|-")]
+        paths: Vec<PathBuf>,
+        /// text, json or sarif
+        #[arg(long, default_value = "text", value_parser = PossibleValuesParser::new(["text", "json", "sarif"]))]
+        output: String,
+        /// End with status 1 on warnings too
+        #[arg(long)]
+        strict: bool,
+    },
+    /// Tell which rule of which object takes a request, why, and what happens to it
+    Explain {
+        /// The Host of the request
+        #[arg(long)]
+        host: String,
+        /// Its path
+        #[arg(long, default_value = "/")]
+        path: String,
+        /// Its method
+        #[arg(long, default_value = "GET", value_parser = method)]
+        method: http::Method,
+        /// A header field, "Name: value"; may be repeated
+        #[arg(long, value_parser = header, action = ArgAction::Append)]
+        header: Vec<(http::HeaderName, http::HeaderValue)>,
+        /// The server name of its TLS handshake; implies --https
+        #[arg(long)]
+        sni: Option<String>,
+        /// It comes over TLS
+        #[arg(long)]
+        https: bool,
+        /// The address of the client
+        #[arg(long, value_parser = address)]
+        client_ip: Option<IpAddr>,
+        /// text or json
+        #[arg(long, default_value = "text", value_parser = PossibleValuesParser::new(["text", "json"]))]
+        output: String,
+    },
+}
+
+impl Command {
+    fn task(self) -> Task {
+        match self {
+            // `parse` has taken the latter out.
+            Command::Demo | Command::HashPassword { .. } => Task::Serve,
+            Command::Check { paths, output, strict } => {
+                let output = match output.as_str() {
+                    "json" => Output::Json,
+                    "sarif" => Output::Sarif,
+                    _ => Output::Text,
+                };
+                Task::Check(Check { paths, output, strict })
+            }
+            Command::Explain { host, path, method, header, sni, https, client_ip, output } => {
+                let question = ingress_proxy::explain::Question {
+                    tls: https || sni.is_some(),
+                    host,
+                    path,
+                    method,
+                    headers: header.into_iter().collect(),
+                    sni,
+                    client: client_ip,
+                };
+                Task::Explain(Explain { question, json: output == "json" })
+            }
+        }
+    }
+}
+
+fn method(s: &str) -> Result<http::Method, String> {
+    s.parse().map_err(|_| "accepted: a method".into())
+}
+
+fn header(s: &str) -> Result<(http::HeaderName, http::HeaderValue), String> {
+    debug::header(s).ok_or_else(|| "accepted: Name: value".into())
 }
 
 /// A duration flag: `None` is off.
@@ -457,6 +549,7 @@ impl Args {
                 trusted_proxies: self.trusted_proxies,
                 proxy_protocol: self.proxy_protocol,
             },
+            task: self.command.map_or(Task::Serve, Command::task),
             metrics_port: self.metrics_port,
             translate: ingress_controller::translate::Settings {
                 ingress_class: self.ingress_class,
@@ -504,7 +597,7 @@ fn stop(error: clap::Error) -> Stop {
         },
         (ErrorKind::InvalidSubcommand, _) => {
             let given = context(ContextKind::InvalidSubcommand).unwrap_or_default();
-            format!("{given}: no such subcommand; accepted: demo, hash-password")
+            format!("{given}: no such subcommand; accepted: check, demo, explain, hash-password")
         }
         (ErrorKind::InvalidValue | ErrorKind::ValueValidation, Some(name)) => {
             let value = context(ContextKind::InvalidValue).unwrap_or_default();
@@ -639,7 +732,7 @@ mod tests {
                 "--auth-url-timeout=x: accepted: a number with ms, s, m or h (31 days at most), or 0 for off",
             ),
             ("--http-prot=1", "--http-prot: no such flag; did you mean --http-port?"),
-            ("serve", "serve: no such subcommand; accepted: demo, hash-password"),
+            ("serve", "serve: no such subcommand; accepted: check, demo, explain, hash-password"),
         ] {
             assert_eq!(parsed(&[arg]).unwrap_err(), want);
         }
@@ -678,6 +771,40 @@ mod tests {
         ] {
             assert_eq!(parsed(args).unwrap_err(), want);
         }
+    }
+
+    #[test]
+    fn check_takes_folders_and_explain_a_request() {
+        let s = parsed(&["check", "a", "-", "--output=sarif", "--ingress-class=x"]).unwrap();
+        let Task::Check(check) = s.task else { panic!("{:?}", s.task) };
+        assert_eq!((check.paths.len(), check.output, check.strict), (2, Output::Sarif, false));
+        assert_eq!(s.translate.ingress_class, "x");
+        let s = parsed(&[
+            "explain",
+            "--host=a.x",
+            "--path=/p",
+            "--header=A: b: c",
+            "--header=A:d",
+            "--sni=b.x",
+            "--client-ip=::1",
+            "--manifests=m",
+        ])
+        .unwrap();
+        assert!(matches!(s.mode, Mode::Manifests(_)) && s.translate.backends_from_slices);
+        let Task::Explain(Explain { question, json }) = s.task else { panic!("{:?}", s.task) };
+        assert_eq!((question.host.as_str(), question.path.as_str(), json), ("a.x", "/p", false));
+        assert!(question.tls && question.headers.get_all("a").iter().eq(["b: c", "d"]));
+        for (args, want) in [
+            (&["check"][..], "the following required arguments were not provided"),
+            (&["check", "a", "--output=xml"], "--output=xml: accepted: text, json, sarif"),
+            (&["explain", "--host=a", "--client-ip=x"], "--client-ip=x: accepted: an IP address"),
+            (&["explain", "--host=a", "--header=x"], "--header=x: accepted: Name: value"),
+            (&["explain", "--host=a", "--method= "], "--method= : accepted: a method"),
+        ] {
+            let line = parsed(args).unwrap_err();
+            assert!(line.starts_with(want), "{line}");
+        }
+        assert!(matches!(parsed(&["demo"]).unwrap().task, Task::Serve));
     }
 
     #[test]

@@ -6,13 +6,17 @@ mod admin;
 mod allocator;
 mod app;
 mod args;
+mod check;
+mod debug;
 mod demo;
+mod explain;
 mod hash_password;
 mod readiness;
 #[cfg(test)]
 mod reference;
 mod telemetry;
 
+use args::Task;
 use std::io::Write;
 use std::process::ExitCode;
 
@@ -29,6 +33,25 @@ fn main() -> ExitCode {
         Err(args::Stop::Usage(line)) => return usage(&line),
         Err(args::Stop::HashPassword(user)) => return hash_password::run(user.as_deref()),
     };
+    match &settings.task {
+        Task::Serve => {}
+        Task::Check(ask) => {
+            return match check::run(ask, &settings.translate, &settings.watch_namespaces) {
+                Ok((text, fine)) => told(&text, fine),
+                Err(line) => usage(&line),
+            };
+        }
+        Task::Explain(ask) => {
+            return match explain::run(ask, &settings) {
+                Ok(text) => told(&text, true),
+                Err((true, line)) => usage(&line),
+                Err((false, line)) => {
+                    let _ = writeln!(std::io::stderr(), "tak-os-ingress: {line}");
+                    ExitCode::FAILURE
+                }
+            };
+        }
+    }
     match app::run(settings) {
         Ok(()) => ExitCode::SUCCESS,
         Err(app::Failure::Usage(line)) => usage(&line),
@@ -37,6 +60,12 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// What was asked for on stdout; status 1 if it stands against what was looked at, or cannot be written.
+fn told(text: &str, fine: bool) -> ExitCode {
+    let written = std::io::stdout().write_all(text.as_bytes());
+    if fine && written.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 /// One line on stderr and status 2: the configuration is at fault and nothing was started.

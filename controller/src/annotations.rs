@@ -159,11 +159,7 @@ impl<'a> Reader<'a> {
                 continue;
             }
             let ours = key.starts_with(PREFIX);
-            let nearest = table()
-                .filter(|row| row.key.starts_with(if ours { PREFIX } else { PLATFORM_PREFIX }))
-                .map(|row| (distance(row.key, key), row.key))
-                .min();
-            match nearest {
+            match nearest(key) {
                 // other products share the platform's prefix: only a slip of the pen is ours
                 Some((distance, nearest)) if ours || (distance <= 2 && key.starts_with(PLATFORM_PREFIX)) => {
                     let message = format!("there is no such annotation; the nearest is {nearest}");
@@ -173,6 +169,13 @@ impl<'a> Reader<'a> {
             }
         }
     }
+}
+
+/// The annotation whose key is the most like this one, and in how many letters they differ.
+pub(crate) fn nearest(key: &str) -> Option<(usize, &'static str)> {
+    let prefix = if key.starts_with(PREFIX) { PREFIX } else { PLATFORM_PREFIX };
+    let rows = table().filter(|row| row.key.starts_with(prefix));
+    rows.map(|row| (distance(row.key, key), row.key)).min()
 }
 
 /// `true` or `false` in any case.

@@ -3,11 +3,13 @@
 
 mod api;
 mod apply;
+mod locate;
 mod pool;
 mod yaml;
 
-pub use yaml::{ParseProblem, Parsed, parse_documents};
+pub use yaml::{Located, ParseProblem, Parsed, parse_documents, parse_located};
 
+pub(crate) use locate::{Spot, Step, Tree};
 pub(crate) use pool::Pool;
 
 use std::collections::{BTreeMap, HashMap, HashSet};

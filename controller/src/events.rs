@@ -79,13 +79,11 @@ impl Events {
     pub fn warn(&self, object: &ResourceRef, uid: &Arc<str>, finding: &Finding) {
         let Some(queue) = &self.queue else { return };
         let reason = finding.reason.to_string();
-        let text = if finding.field.is_empty() {
-            finding.message.to_string()
-        } else {
-            format!("{}: {}", finding.field, finding.message)
-        };
-        let note =
-            Note { object: object.clone(), uid: uid.clone(), reason, note: cut(&text, MAX_NOTE).to_owned() };
+        // the id leads to cause and cure in docs/findings.md; it must survive the cut
+        let id = format!(" ({})", finding.reason.id());
+        let text = finding.text();
+        let text = cut(&text, MAX_NOTE - id.len()).to_owned() + &id;
+        let note = Note { object: object.clone(), uid: uid.clone(), reason, note: text };
         if queue.try_send(note).is_err() {
             self.metrics.event(EventResult::Dropped);
         }

@@ -76,8 +76,52 @@ pub enum Reason {
     UnusablePassword,
     /// The IngressClass belongs to another controller; its Ingresses are not served.
     ForeignIngressClass,
+    /// `check` only: an Ingress of a class that is not the one served.
+    OtherClass,
+    /// A file, or an object in it, that cannot be read.
+    Unparsable,
+    /// Files only: an object that stands in them before; the first one counts.
+    WrittenTwice,
     /// The object has more mistakes than are listed.
     MoreMistakes,
+}
+
+mod table;
+
+pub use table::{Entry, Severity};
+
+impl Reason {
+    /// Every reason, in the order of the table.
+    pub fn all() -> impl Iterator<Item = Self> {
+        table::TABLE.iter().map(|entry| entry.reason)
+    }
+
+    /// Its row of the table.
+    pub fn entry(self) -> &'static Entry {
+        // the table is checked at compile time to be in the order of the variants
+        &table::TABLE[self as usize]
+    }
+
+    /// The id that documentation and programs know it by, like `TAK-1001`.
+    pub fn id(self) -> &'static str {
+        self.entry().id
+    }
+
+    /// How bad it is.
+    pub fn severity(self) -> Severity {
+        self.entry().severity
+    }
+}
+
+impl Finding {
+    /// Field and message: what Events and `check` say.
+    pub fn text(&self) -> String {
+        if self.field.is_empty() {
+            self.message.to_string()
+        } else {
+            format!("{}: {}", self.field, self.message)
+        }
+    }
 }
 
 impl fmt::Display for Reason {
@@ -156,6 +200,22 @@ pub(crate) fn quoted(value: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_reason_has_an_id_of_its_own_and_says_cause_and_cure() {
+        let mut seen = std::collections::HashSet::new();
+        for reason in Reason::all() {
+            let Entry { reason: own, id, cause, cure, .. } = *reason.entry();
+            assert_eq!(own, reason);
+            assert!(seen.insert(id), "{id} stands twice");
+            let number = id.strip_prefix("TAK-").unwrap_or_default();
+            assert!(number.len() == 4 && number.bytes().all(|b| b.is_ascii_digit()), "{id}");
+            for text in [cause, cure] {
+                assert!(text.ends_with('.') && !text.contains('|') && !text.contains('\n'), "{id}: {text}");
+            }
+        }
+        assert_eq!(Reason::InvalidAnnotation.id(), "TAK-1001");
+    }
 
     #[test]
     fn reasons_are_camel_case_words() {

@@ -4,10 +4,12 @@
 //! `cluster`, has `translate` make routes of it, and publishes; `events` tell users of mistakes.
 
 pub mod annotations;
+pub mod check;
 mod client;
 pub mod cluster;
 mod events;
 pub mod finding;
+pub mod load;
 mod manifests;
 mod metrics;
 mod rebuild;

@@ -4,6 +4,7 @@
 //! between two looks (an editor may be half way through a file), at the latest after a second.
 
 use crate::cluster::parse_documents;
+use crate::finding::Reason;
 use crate::metrics::Metrics;
 use crate::update::{Name, Object, Update};
 use std::collections::{BTreeMap, HashSet};
@@ -135,7 +136,7 @@ impl Folder {
             self.files.insert(path.clone(), Content { stamp: *stamp, objects, broken });
         }
         let broken = self.files.values().filter(|content| content.broken).count();
-        self.metrics.in_error("file", "Unparsable", broken);
+        self.metrics.in_error("file", &Reason::Unparsable.to_string(), broken);
         tracing::info!(dir = %self.dir.display(), files = self.files.len(), broken, "manifests read");
     }
 
@@ -190,6 +191,11 @@ fn parse(path: &Path) -> Result<Vec<Object>, Vec<Object>> {
         }
     }
     if broken { Err(objects) } else { Ok(objects) }
+}
+
+/// Every manifest below the folder, in order.
+pub(crate) fn files(dir: &Path) -> io::Result<Vec<PathBuf>> {
+    Ok(scan(dir)?.into_keys().collect())
 }
 
 /// Every manifest below the folder. Names that begin with a dot are left out: editors' drafts,

@@ -228,6 +228,7 @@ impl Mistakes {
             tracing::warn!(
                 object = %source,
                 reason = %finding.reason,
+                id = finding.reason.id(),
                 field = %finding.field,
                 problem = %finding.message,
                 "mistake in an object"

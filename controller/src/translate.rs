@@ -153,7 +153,7 @@ impl Translator {
             self.renew(cluster, key, now, &mut touched);
         }
         for host in std::mem::take(&mut touched.hosts) {
-            self.settle_host(&host, &mut touched);
+            self.settle_host(&host, now, &mut touched);
         }
         for host in std::mem::take(&mut touched.tls_hosts) {
             self.settle_tls_host(&host, &mut touched);
@@ -169,6 +169,11 @@ impl Translator {
             outcomes: touched.outcomes,
             route_count: self.route_count,
         }
+    }
+
+    /// Whether an Ingress is one of those that are served.
+    pub fn serves(&self, ingress: &Key) -> bool {
+        self.ingresses.contains_key(ingress)
     }
 
     /// The Ingresses that must be looked at.
@@ -212,13 +217,14 @@ impl Translator {
     }
 
     /// Builds a host's routes anew from what all Ingresses declare for it.
-    fn settle_host(&mut self, host: &HostPattern, touched: &mut Touched) {
+    fn settle_host(&mut self, host: &HostPattern, now: i64, touched: &mut Touched) {
         let routes = self.hosts.of(host).filter_map(|key| self.ingresses.get(key)?.declared.host(host));
         let (new, lost) = host::build(host, routes.flatten().cloned().collect());
         let old = self.routes.get(host);
         if old != new.as_ref() {
             let count = |v: Option<&Arc<ingress_core::VirtualHost>>| v.map_or(0, |v| v.routes().len());
             self.route_count = self.route_count + count(new.as_ref()) - count(old);
+            let new = new.map(|new| new.since(now));
             Arc::make_mut(&mut self.routes).set(host, new);
             touched.changed = true;
         }

@@ -27,6 +27,10 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
 const PAGE: u32 = 500;
+/// Of Secrets, those of Helm releases are not read: they are many and large.
+pub(crate) const SECRETS: &str = "type!=helm.sh/release.v1";
+/// Of EndpointSlices, those of headless Services.
+pub(crate) const HEADLESS: &str = "service.kubernetes.io/headless";
 const FIRST_RETRY: Duration = Duration::from_millis(200);
 /// A server that is back after a long outage is seen within this.
 const LAST_RETRY: Duration = Duration::from_secs(5);
@@ -56,8 +60,8 @@ pub(crate) fn start(
     let mut begin = Begin { client, namespaces, updates, metrics, tasks, parts: HashSet::new() };
     begin.namespaced::<Ingress>(config(), false);
     begin.namespaced::<Service>(config(), false);
-    begin.namespaced::<Secret>(config().fields("type!=helm.sh/release.v1"), false);
-    begin.namespaced::<EndpointSlice>(config().labels("service.kubernetes.io/headless"), true);
+    begin.namespaced::<Secret>(config().fields(SECRETS), false);
+    begin.namespaced::<EndpointSlice>(config().labels(HEADLESS), true);
     // roles in some namespaces cannot allow kinds that have none
     begin.cluster::<IngressClass>(config(), !all);
     if all {
@@ -334,6 +338,11 @@ fn read<K: Watched>(object: DeserializeGuard<K>) -> Result<Object, Unread> {
         Ok(object) => object.reduce().map_err(Unread::NotOurs),
         Err(invalid) => Err(Unread::Broken(key, invalid.error)),
     }
+}
+
+/// The object, if it is one that is read and can be.
+pub(crate) fn readable<K: Watched>(object: DeserializeGuard<K>) -> Option<Object> {
+    read(object).ok()
 }
 
 fn key_of<K: Watched>(object: &DeserializeGuard<K>) -> Key {

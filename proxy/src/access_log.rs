@@ -282,6 +282,16 @@ fn escape(out: &mut Vec<u8>, value: &[u8]) {
     }
 }
 
+/// RFC 3339, to the second, from seconds since the epoch; what lies before it is taken for it.
+pub fn rfc3339(seconds: i64) -> String {
+    let mut out = Vec::with_capacity(24);
+    timestamp(&mut out, Duration::from_secs(seconds.try_into().unwrap_or(0)));
+    let mut text = String::from_utf8(out).unwrap_or_default();
+    text.truncate(text.len().saturating_sub(".000Z".len()));
+    text.push('Z');
+    text
+}
+
 /// RFC 3339 from a time since the epoch (days to date by the era method of the proleptic Gregorian calendar).
 fn timestamp(out: &mut Vec<u8>, since_epoch: Duration) {
     let seconds = since_epoch.as_secs();
@@ -401,6 +411,8 @@ mod tests {
 
     #[test]
     fn timestamps_are_rfc_3339() {
+        assert_eq!(rfc3339(951_782_400), "2000-02-29T00:00:00Z");
+        assert_eq!(rfc3339(-5), "1970-01-01T00:00:00Z");
         for (seconds, text) in [
             (0, "1970-01-01T00:00:00.000Z"),
             (951_782_400, "2000-02-29T00:00:00.000Z"),

@@ -7,6 +7,7 @@ mod buffer;
 mod ctx;
 pub mod dial;
 mod edge;
+pub mod explain;
 mod fetch;
 mod frames;
 mod framing;

@@ -7,6 +7,7 @@ use ingress_core::route::host::HostBuf;
 use ingress_core::route::path::routing_path;
 use ingress_core::{RequestHost, Route, Snapshot};
 use pingora_http::RequestHeader;
+use std::borrow::Cow;
 use std::sync::Arc;
 
 /// What a request asked for, as routing reads it.
@@ -26,14 +27,24 @@ pub fn authority(request: &RequestHeader) -> Option<HeaderValue> {
     request.headers.get(HOST).cloned()
 }
 
-/// Finds the route. The path that is matched is the one that is forwarded, raw.
-pub fn route(snapshot: &Snapshot, authority: &HeaderValue, path: &str) -> Result<Selected, Rejection> {
-    let mut buf = HostBuf::default();
-    let host = RequestHost::parse(authority.as_bytes(), &mut buf).map_err(|_| Rejection::Malformed)?;
+/// Host and path as routing reads them.
+pub fn read<'a>(
+    authority: &'a HeaderValue,
+    path: &'a str,
+    buf: &'a mut HostBuf,
+) -> Result<(RequestHost<'a>, Cow<'a, str>), Rejection> {
+    let host = RequestHost::parse(authority.as_bytes(), buf).map_err(|_| Rejection::Malformed)?;
     let path = match path {
         "*" => "/".into(), // OPTIONS * asks about the host as a whole
         path => routing_path(path).map_err(|_| Rejection::Malformed)?,
     };
+    Ok((host, path))
+}
+
+/// Finds the route. The path that is matched is the one that is forwarded, raw.
+pub fn route(snapshot: &Snapshot, authority: &HeaderValue, path: &str) -> Result<Selected, Rejection> {
+    let mut buf = HostBuf::default();
+    let (host, path) = read(authority, path, &mut buf)?;
     let route = snapshot.routes.find(host.host, &path).map_err(Rejection::NoRoute)?;
     Ok(Selected { route: route.clone(), port: host.port })
 }

@@ -6,6 +6,8 @@ use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::api::networking::v1::{Ingress, IngressClass};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+use std::fmt::Write as _;
+use std::ops::Range;
 
 /// One object of a file.
 #[derive(Clone, Debug)]
@@ -36,11 +38,33 @@ pub struct ParseProblem {
 
 /// Every object of a multi-document YAML text, in order. One that cannot be read costs no other.
 pub fn parse_documents(text: &str) -> Vec<Result<Parsed, ParseProblem>> {
+    parse_located(text).into_iter().map(|located| located.object).collect()
+}
+
+/// An object and where it stands.
+pub struct Located {
+    /// The object, or why it cannot be read.
+    pub object: Result<Parsed, ParseProblem>,
+    /// First line of its document; the first one of the text is 1.
+    pub line: usize,
+    /// Its document within the text.
+    pub document: Range<usize>,
+    /// The way to it from the document's root: empty, or like `items[3]` in a List.
+    pub path: String,
+}
+
+/// [`parse_documents`] with the place of each object.
+pub fn parse_located(text: &str) -> Vec<Located> {
     let mut found = Vec::new();
     for (line, document) in split(text) {
+        let start = document.as_ptr() as usize - text.as_ptr() as usize;
+        let range = start..start + document.len();
+        let mut add = |object, path: &str| {
+            found.push(Located { object, line, document: range.clone(), path: path.to_owned() });
+        };
         match read(document, line) {
-            Ok(value) => flatten(value, line, 0, &mut found),
-            Err(problem) => found.push(Err(problem)),
+            Ok(value) => flatten(value, line, &mut String::new(), 0, &mut add),
+            Err(problem) => add(Err(problem), ""),
         }
     }
     found
@@ -111,19 +135,32 @@ fn value(text: &str) -> Result<Value, serde_saphyr::Error> {
 /// Lists within Lists end here.
 const MAX_DEPTH: usize = 4;
 
-fn flatten(value: Value, line: usize, depth: usize, found: &mut Vec<Result<Parsed, ParseProblem>>) {
+fn flatten(
+    value: Value,
+    line: usize,
+    path: &mut String,
+    depth: usize,
+    found: &mut impl FnMut(Result<Parsed, ParseProblem>, &str),
+) {
     let is_list = value.get("kind").and_then(Value::as_str).is_some_and(|kind| kind.ends_with("List"));
     match value {
         Value::Null => {}
         Value::Object(mut list) if is_list && depth < MAX_DEPTH && list.contains_key("items") => {
             let own = list.remove("kind").zip(list.remove("apiVersion"));
             let Some(Value::Array(items)) = list.remove("items") else { return };
-            for mut item in items {
+            let outer = path.len();
+            for (i, mut item) in items.into_iter().enumerate() {
                 inherit(&mut item, own.as_ref());
-                flatten(item, line, depth + 1, found);
+                let dot = if outer == 0 { "" } else { "." };
+                // writing to a String does not fail
+                let _ = write!(path, "{dot}items[{i}]");
+                flatten(item, line, path, depth + 1, found);
+                path.truncate(outer);
             }
         }
-        value => found.push(object(value).map_err(|message| ParseProblem { line, message: message.into() })),
+        value => {
+            found(object(value).map_err(|message| ParseProblem { line, message: message.into() }), path);
+        }
     }
 }
 

@@ -81,7 +81,7 @@ async fn a_mistake_becomes_a_warning_on_the_object() {
     assert_eq!((method, path.as_str()), (&Method::POST, "/apis/events.k8s.io/v1/namespaces/shop/events"));
     assert_eq!(body["type"], "Warning");
     assert_eq!(body["reason"], "InvalidAnnotation");
-    assert_eq!(body["note"], "ingress.tak-os.org/ssl-redirect: \"yes\" is neither true nor false");
+    assert_eq!(body["note"], "ingress.tak-os.org/ssl-redirect: \"yes\" is neither true nor false (TAK-1001)");
     assert_eq!(
         body["regarding"],
         json!({ "apiVersion": "networking.k8s.io/v1", "kind": "Ingress", "namespace": "shop", "name": "web", "uid": "uid-1" })

@@ -88,6 +88,22 @@ impl CertStore {
         .or(self.default.as_ref())
     }
 
+    /// What [`CertStore::find`] finds, with the host that it is declared for.
+    pub fn explain(&self, sni: Option<&str>) -> Option<(HostPattern, &Arc<CertifiedKey>)> {
+        let found = self.find(sni)?;
+        let name = sni.map(|name| name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase());
+        let patterns = HostPattern::candidates(name.as_deref().unwrap_or_default());
+        let pattern = patterns.into_iter().find(|p| self.declared(p).is_some_and(|k| Arc::ptr_eq(k, found)));
+        Some((pattern?, found))
+    }
+
+    /// Every declared host with its certificate, in no order; `HostPattern::Any` is the default.
+    pub fn hosts(&self) -> impl Iterator<Item = (HostPattern, &Arc<CertifiedKey>)> {
+        let exact = self.exact.iter().map(|(h, k)| (HostPattern::Exact(h.clone()), k));
+        let wildcard = self.wildcard.iter().map(|(p, k)| (HostPattern::Wildcard(p.clone()), k));
+        exact.chain(wildcard).chain(self.default.as_ref().map(|k| (HostPattern::Any, k)))
+    }
+
     /// Number of declared hosts.
     pub fn len(&self) -> usize {
         self.exact.len() + self.wildcard.len()
@@ -136,6 +152,16 @@ mod tests {
         assert_eq!(of(&s, Some("example.com")), Some(9));
         assert_eq!(of(&s, None), Some(9));
         assert_eq!(of(&s, Some(&"x".repeat(300))), Some(9));
+        for (sni, host) in [
+            (Some("APP.Example.com."), "app.example.com"),
+            (Some("x.example.com"), "*.example.com"),
+            (Some("a.b.example.com"), "*"),
+            (None, "*"),
+        ] {
+            let (pattern, found) = s.explain(sni).unwrap();
+            assert_eq!((pattern.to_string().as_str(), found), (host, s.find(sni).unwrap()));
+        }
+        assert_eq!(s.hosts().count(), 3);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Routes and the order among them.
 
+pub mod explain;
 pub mod host;
 pub mod path;
 pub mod table;
@@ -53,18 +54,49 @@ impl std::fmt::Display for RuleIndex {
 #[derive(PartialEq, Eq)]
 pub struct Precedence<'a>(pub &'a Route);
 
+/// The part of [`Precedence`] that decides between two routes of one host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rule {
+    /// Exact comes before Prefix.
+    ExactFirst,
+    /// The longer path comes first.
+    LongerPath,
+    /// The object that was created earlier comes first.
+    OlderObject,
+    /// Of two of the same age, the smaller `namespace/name` comes first.
+    SmallerName,
+    /// Within an object, the position decides.
+    EarlierRule,
+}
+
+impl Precedence<'_> {
+    /// How two routes stand to each other, and the rule that says so.
+    pub fn compare(&self, other: &Self) -> (Ordering, Rule) {
+        let (a, b) = (self.0, other.0);
+        let path = a.path.precedence(&b.path);
+        if path != Ordering::Equal {
+            let same_type = matches!(
+                (&a.path, &b.path),
+                (PathMatch::Exact(_), PathMatch::Exact(_)) | (PathMatch::Prefix(_), PathMatch::Prefix(_))
+            );
+            return (path, if same_type { Rule::LongerPath } else { Rule::ExactFirst });
+        }
+        let age = a.created.cmp(&b.created);
+        if age != Ordering::Equal {
+            return (age, Rule::OlderObject);
+        }
+        let (x, y) = (&a.source, &b.source);
+        let name = (&x.namespace, &x.name, x.kind).cmp(&(&y.namespace, &y.name, y.kind));
+        if name != Ordering::Equal {
+            return (name, Rule::SmallerName);
+        }
+        (a.rule.cmp(&b.rule), Rule::EarlierRule)
+    }
+}
+
 impl Ord for Precedence<'_> {
     fn cmp(&self, other: &Self) -> Ordering {
-        let (a, b) = (self.0, other.0);
-        a.path.precedence(&b.path).then_with(|| {
-            (a.created, &a.source.namespace, &a.source.name, a.source.kind, a.rule).cmp(&(
-                b.created,
-                &b.source.namespace,
-                &b.source.name,
-                b.source.kind,
-                b.rule,
-            ))
-        })
+        self.compare(other).0
     }
 }
 

@@ -123,6 +123,13 @@ pub enum HostPattern {
 }
 
 impl HostPattern {
+    /// What can be declared for a normalised request host, in the order in which it is looked up.
+    pub fn candidates(host: &str) -> Vec<HostPattern> {
+        let wildcard = host.split_once('.').map(|(_, parent)| HostPattern::Wildcard(parent.into()));
+        let exact = (!host.is_empty()).then(|| HostPattern::Exact(host.into()));
+        exact.into_iter().chain(wildcard).chain([HostPattern::Any]).collect()
+    }
+
     /// Whether every request host of `self` is one of `other`'s.
     pub fn within(&self, other: &HostPattern) -> bool {
         match (self, other) {

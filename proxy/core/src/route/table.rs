@@ -55,6 +55,13 @@ impl RouteTable {
         virtual_host.find(path).ok_or(NoMatch::Path)
     }
 
+    /// Every host with its routes, in no order.
+    pub fn hosts(&self) -> impl Iterator<Item = (HostPattern, &Arc<VirtualHost>)> {
+        let exact = self.exact.iter().map(|(h, v)| (HostPattern::Exact(h.clone()), v));
+        let wildcard = self.wildcard.iter().map(|(p, v)| (HostPattern::Wildcard(p.clone()), v));
+        exact.chain(wildcard).chain(self.fallback.as_ref().map(|v| (HostPattern::Any, v)))
+    }
+
     /// Number of hosts.
     pub fn len(&self) -> usize {
         self.exact.len() + self.wildcard.len() + usize::from(self.fallback.is_some())
@@ -83,7 +90,22 @@ const INDEX_FROM: usize = 16;
 pub struct VirtualHost {
     routes: Box<[Arc<Route>]>,
     index: Option<Box<Index>>,
+    /// Those that lost their path to one of `routes`: kept to be told of, never looked up.
+    shadowed: Box<[Arc<Route>]>,
+    since: Since,
 }
+
+/// Seconds since the epoch. When a value took its form is no part of the value: all are equal.
+#[derive(Clone, Copy, Debug, Default)]
+struct Since(i64);
+
+impl PartialEq for Since {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for Since {}
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Index {
@@ -119,7 +141,27 @@ impl VirtualHost {
             }
             Box::new(index)
         });
-        (Some(Arc::new(Self { routes: kept.into(), index })), lost)
+        let shadowed = lost.iter().map(|(loser, _)| loser.clone()).collect();
+        (Some(Arc::new(Self { routes: kept.into(), index, shadowed, since: Since::default() })), lost)
+    }
+
+    /// The same, noted to be so since this moment in seconds since the epoch.
+    pub fn since(mut self: Arc<Self>, moment: i64) -> Arc<Self> {
+        match Arc::get_mut(&mut self) {
+            Some(own) => own.since = Since(moment),
+            None => self = Arc::new(Self { since: Since(moment), ..(*self).clone() }),
+        }
+        self
+    }
+
+    /// Since when the host's routes are as they are, seconds since the epoch; 0 if that was not noted.
+    pub fn unchanged_since(&self) -> i64 {
+        self.since.0
+    }
+
+    /// The routes that lost their path to another one, in order.
+    pub fn shadowed(&self) -> &[Arc<Route>] {
+        &self.shadowed
     }
 
     /// The routes in the order in which they are tried.
@@ -147,7 +189,7 @@ impl VirtualHost {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::route::RuleIndex;
     use crate::{Backend, BackendAddress, Kind, ResourceRef, ServicePort, Slot, Unavailable};
@@ -246,9 +288,9 @@ mod tests {
     }
 
     /// A small deterministic generator: the same cases on every run.
-    struct Lcg(u64);
+    pub(crate) struct Lcg(pub u64);
     impl Lcg {
-        fn next(&mut self, n: usize) -> usize {
+        pub(crate) fn next(&mut self, n: usize) -> usize {
             self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
             (self.0 >> 33) as usize % n
         }

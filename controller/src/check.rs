@@ -1,0 +1,284 @@
+//! Manifests checked without a cluster: the translator's own findings, each with the line it is about.
+
+use crate::annotations;
+use crate::cluster::{Cluster, Dirty, Located, Spot, Step, Tree, parse_located};
+use crate::finding::{Finding, Reason, Severity, quoted};
+use crate::manifests;
+use crate::translate::{Settings, Translation, Translator};
+use crate::update::{Name, Object, Update};
+use ingress_core::{Kind, ResourceRef};
+use std::collections::{HashMap, HashSet};
+use std::io;
+use std::ops::Range;
+use std::panic::catch_unwind;
+use std::path::Path;
+use std::sync::Arc;
+
+/// A file, or what was given in its place.
+#[derive(Clone, Debug)]
+pub struct Manifest {
+    /// What it is called in messages.
+    pub name: String,
+    /// Its text, or why it cannot be read.
+    pub text: Result<String, String>,
+}
+
+/// What is wrong, and where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mistake {
+    /// What it is.
+    pub reason: Reason,
+    /// The file.
+    pub file: String,
+    /// The first one is 1.
+    pub line: usize,
+    /// The first one is 1.
+    pub column: usize,
+    /// The object, if there is one.
+    pub object: Option<ResourceRef>,
+    /// Key or field; empty where it is none.
+    pub field: Box<str>,
+    /// What stands there, where that may be repeated.
+    pub value: Option<String>,
+    /// What is accepted there; empty where nothing can be named.
+    pub accepted: &'static str,
+    /// The name that was probably meant.
+    pub nearest: Option<&'static str>,
+    /// The words of the Event.
+    pub message: Box<str>,
+}
+
+/// What came of a check.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    /// In the order of files and lines.
+    pub mistakes: Vec<Mistake>,
+    /// Files that were read.
+    pub files: usize,
+    /// Ingresses that would be served.
+    pub ingresses: usize,
+    /// Routes of these.
+    pub routes: usize,
+}
+
+impl Report {
+    /// How many mistakes are this bad.
+    pub fn count(&self, severity: Severity) -> usize {
+        self.mistakes.iter().filter(|m| m.reason.severity() == severity).count()
+    }
+}
+
+/// The manifests at a path: the file itself, or those of a folder that `--manifests` would read.
+pub fn read(path: &Path) -> io::Result<Vec<Manifest>> {
+    let one = |path: &Path| Manifest {
+        name: path.display().to_string(),
+        text: std::fs::read_to_string(path).map_err(|error| error.to_string()),
+    };
+    if path.is_dir() {
+        return Ok(manifests::files(path)?.iter().map(|path| one(path)).collect());
+    }
+    std::fs::metadata(path)?;
+    Ok(vec![one(path)])
+}
+
+/// Checks manifests as one cluster. Of other namespaces than `only` names nothing is looked at, if it names any.
+pub fn check(files: &[Manifest], settings: &Settings, only: &[String]) -> Report {
+    // these are meant for a cluster, which has DNS for its Services and Secrets of its own
+    let settings = Settings { backends_from_slices: false, default_tls_secret: None, ..settings.clone() };
+    translate(files, settings, only).0
+}
+
+/// Translates manifests as one cluster, with these very settings.
+pub(crate) fn translate(files: &[Manifest], settings: Settings, only: &[String]) -> (Report, Translation) {
+    let mut check = Check { files, places: HashMap::new(), told: Vec::new() };
+    let only: HashSet<&str> = only.iter().map(String::as_str).collect();
+    let objects = check.load(&only);
+    let ours: Vec<_> = objects
+        .iter()
+        .filter_map(|object| match object {
+            Object::Ingress(ingress) => Some((object.name(), ingress.class.clone())),
+            _ => None,
+        })
+        .collect();
+    let mut cluster = Cluster::default();
+    let mut dirty = Dirty::default();
+    Update::Files(objects).apply(&mut cluster, &mut dirty);
+    let class = settings.ingress_class.clone();
+    let mut translator = Translator::new(settings);
+    let translation = translator.translate(&cluster, &dirty);
+    for outcome in &translation.outcomes {
+        for finding in &outcome.findings {
+            check.tell(&outcome.source, finding.clone());
+        }
+    }
+    let mut ingresses = 0;
+    for (name, named) in ours {
+        let Name::Ingress(key) = &name else { continue };
+        if translator.serves(key) {
+            ingresses += 1;
+            continue;
+        }
+        let message = match &named {
+            Some(named) if **named == *class => continue, // told on the class
+            Some(named) => {
+                format!("the class is {}, and {class:?} is served; it is not looked at", quoted(named))
+            }
+            None => format!("no class is named, and {class:?} is served; it is not looked at"),
+        };
+        let finding = Finding {
+            reason: Reason::OtherClass,
+            field: "spec.ingressClassName".into(),
+            message: message.into(),
+        };
+        check.tell(&source(&name), finding);
+    }
+    let report =
+        Report { mistakes: check.located(), files: files.len(), ingresses, routes: translation.route_count };
+    (report, translation)
+}
+
+/// Where an object was written.
+#[derive(Clone)]
+struct Place {
+    file: usize,
+    line: usize,
+    document: Range<usize>,
+    path: Arc<str>,
+}
+
+/// A finding on its way to a line of a file.
+struct Told {
+    place: Place,
+    object: Option<ResourceRef>,
+    finding: Finding,
+}
+
+struct Check<'a> {
+    files: &'a [Manifest],
+    places: HashMap<ResourceRef, Place>,
+    told: Vec<Told>,
+}
+
+impl Check<'_> {
+    /// Every object, the first of each name.
+    fn load(&mut self, only: &HashSet<&str>) -> Vec<Object> {
+        let mut objects = Vec::new();
+        for (file, manifest) in self.files.iter().enumerate() {
+            let text = match &manifest.text {
+                Ok(text) => text,
+                Err(error) => {
+                    self.unparsable(file, 1, format!("the file cannot be read: {error}").into());
+                    continue;
+                }
+            };
+            let Ok(located) = catch_unwind(|| parse_located(text)) else {
+                self.unparsable(file, 1, "reading the file broke off".into());
+                continue;
+            };
+            for Located { object, line, document, path } in located {
+                let object = match object {
+                    Ok(parsed) => Object::parsed(parsed),
+                    Err(problem) => {
+                        self.unparsable(file, problem.line, problem.message);
+                        continue;
+                    }
+                };
+                let Some(object) = object else { continue };
+                let name = object.name();
+                if name.namespace().is_some_and(|n| !only.is_empty() && !only.contains(&**n)) {
+                    continue;
+                }
+                let source = source(&name);
+                let place = Place { file, line, document, path: path.into() };
+                let Some(first) = self.places.get(&source) else {
+                    self.places.insert(source, place);
+                    objects.push(object);
+                    continue;
+                };
+                let at = if first.file == file { "this file" } else { &self.files[first.file].name };
+                let message = format!("it stands in {at} before; that one counts").into();
+                let finding =
+                    Finding { reason: Reason::WrittenTwice, field: "metadata.name".into(), message };
+                self.told.push(Told { place, object: Some(source), finding });
+            }
+        }
+        objects
+    }
+
+    fn unparsable(&mut self, file: usize, line: usize, message: Box<str>) {
+        let place = Place { file, line, document: 0..0, path: "".into() };
+        let finding = Finding { reason: Reason::Unparsable, field: Box::default(), message };
+        self.told.push(Told { place, object: None, finding });
+    }
+
+    fn tell(&mut self, source: &ResourceRef, finding: Finding) {
+        if let Some(place) = self.places.get(source).cloned() {
+            self.told.push(Told { place, object: Some(source.clone()), finding });
+        }
+    }
+
+    /// What was told, with the lines, in their order. Each document is looked into once.
+    fn located(self) -> Vec<Mistake> {
+        let Self { files, mut told, .. } = self;
+        let document = |told: &Told| (told.place.file, told.place.document.start, told.place.document.end);
+        told.sort_by_key(document);
+        let mut mistakes = Vec::with_capacity(told.len());
+        for same in told.chunk_by(|a, b| document(a) == document(b)) {
+            let Some(Told { place, .. }) = same.first() else { continue };
+            let text = files[place.file].text.as_deref().unwrap_or_default().get(place.document.clone());
+            let tree = text.filter(|text| !text.is_empty()).and_then(|text| Tree::read(text, place.line));
+            mistakes.extend(same.iter().map(|told| (told.place.file, mistake(told, files, tree.as_ref()))));
+        }
+        mistakes.sort_by(|(a, x), (b, y)| (a, x.line, x.column).cmp(&(b, y.line, y.column)));
+        mistakes.into_iter().map(|(_, mistake)| mistake).collect()
+    }
+}
+
+fn mistake(told: &Told, files: &[Manifest], tree: Option<&Tree>) -> Mistake {
+    let Told { place, object, finding } = told;
+    let Finding { reason, field, message } = finding.clone();
+    let spot = match tree {
+        Some(tree) => spot(tree, &place.path, &field),
+        None => Spot { line: place.line, column: 1, value: None },
+    };
+    let annotation = annotations::table().find(|row| row.key == &*field);
+    let nearest = (reason == Reason::UnknownAnnotation).then(|| annotations::nearest(&field)).flatten();
+    // what an annotation holds may be confidential: it is repeated only where the Event repeats it
+    let value = spot.value.filter(|value| field.starts_with("spec.") || message.contains(&quoted(value)));
+    Mistake {
+        reason,
+        file: files[place.file].name.clone(),
+        line: spot.line,
+        column: spot.column,
+        object: object.clone(),
+        value,
+        accepted: annotation.map_or(reason.entry().accepts, |row| row.accepts),
+        nearest: nearest.map(|(_, key)| key),
+        field,
+        message,
+    }
+}
+
+/// Where a field of the object stands, as far as it is there; the object where it names none.
+fn spot(tree: &Tree, object: &str, field: &str) -> Spot {
+    let object = Step::of(object);
+    if field.contains('/') {
+        tree.find(object.chain(Step::of("metadata.annotations")).chain([Step::Key(field)]))
+    } else {
+        tree.find(object.chain(Step::of(field)))
+    }
+}
+
+fn source(name: &Name) -> ResourceRef {
+    let (kind, namespace, name) = match name {
+        Name::Ingress(key) => (Kind::Ingress, &key.namespace, &key.name),
+        Name::Class(name) => return ResourceRef::new(Kind::IngressClass, "", Arc::clone(name)),
+        Name::Service(key) => (Kind::Service, &key.namespace, &key.name),
+        Name::Slice(service, name) => (Kind::EndpointSlice, &service.namespace, name),
+        Name::Secret(key) => (Kind::Secret, &key.namespace, &key.name),
+    };
+    ResourceRef { kind, namespace: namespace.clone(), name: name.clone() }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,332 @@
+//! The one table of findings: Events, the log, `check` and `docs/findings.md` all speak from it.
+
+use super::Reason;
+use std::fmt;
+
+/// What is known of a [`Reason`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// What it is about.
+    pub reason: Reason,
+    /// `TAK-` and four digits; never given to another reason. The first digit is the part of the object.
+    pub id: &'static str,
+    /// How bad it is.
+    pub severity: Severity,
+    /// What is accepted in its place; empty where an annotation's own row says that, or where there is nothing to put.
+    pub accepts: &'static str,
+    /// What is found, and what follows.
+    pub cause: &'static str,
+    /// What to do.
+    pub cure: &'static str,
+}
+
+/// How bad a finding is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Severity {
+    /// The object itself is at fault: what it asks for is not done until it is edited.
+    Error,
+    /// It is done as far as it can be: something else is missing, or something else was probably meant.
+    Warning,
+    /// Nothing is wrong; good to know.
+    Note,
+}
+
+impl Severity {
+    /// Lower-case word, which is also SARIF's level.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Severity::Error => "error",
+            Severity::Warning => "warning",
+            Severity::Note => "note",
+        }
+    }
+}
+
+impl fmt::Display for Severity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+const fn row(
+    reason: Reason,
+    id: &'static str,
+    severity: Severity,
+    accepts: &'static str,
+    cause: &'static str,
+    cure: &'static str,
+) -> Entry {
+    Entry { reason, id, severity, accepts, cause, cure }
+}
+
+use Severity::{Error, Note, Warning};
+
+/// In the order of [`Reason`]'s variants.
+pub(super) const TABLE: [Entry; 32] = [
+    row(
+        Reason::InvalidAnnotation,
+        "TAK-1001",
+        Error,
+        "",
+        "The value of an annotation does not parse. Its default applies; where it guards access, the route is closed.",
+        "Write a value that the message, or `check`, names as accepted.",
+    ),
+    row(
+        Reason::UnknownAnnotation,
+        "TAK-1002",
+        Error,
+        "",
+        "There is no annotation of this name under our prefix. Nothing is done with it.",
+        "Take the name that the message gives as the nearest, or remove the annotation.",
+    ),
+    row(
+        Reason::UnsupportedAnnotation,
+        "TAK-1003",
+        Error,
+        "",
+        "The annotation, or this value of it, is known and not built yet. The message says what happens without it.",
+        "Remove the annotation, or use a version that honours it.",
+    ),
+    row(
+        Reason::InvalidHost,
+        "TAK-2001",
+        Error,
+        "a DNS name, or *. before one",
+        "A host is no DNS name and no `*.` before one. The rule, or the TLS host, does not count.",
+        "Write a host name without scheme, port and path; a wildcard is the whole first label.",
+    ),
+    row(
+        Reason::InvalidPath,
+        "TAK-2002",
+        Error,
+        "a path that begins with / in visible ASCII, without dot segments, # and ?",
+        "A path that no request can have, or that two servers could read differently. It is left out.",
+        "Begin it with `/`; write other characters percent-encoded; leave out `.` and `..` segments, `#` and `?`.",
+    ),
+    row(
+        Reason::InvalidPathType,
+        "TAK-2003",
+        Error,
+        "Exact, Prefix or ImplementationSpecific",
+        "`pathType` is absent or unknown. The path is left out.",
+        "Set `pathType` to Exact, Prefix or ImplementationSpecific.",
+    ),
+    row(
+        Reason::PathLooksLikeRegex,
+        "TAK-2004",
+        Warning,
+        "a literal path",
+        "A path reads like a regular expression. It is taken letter by letter.",
+        "Write the literal path; Prefix takes everything below it.",
+    ),
+    row(
+        Reason::RuleWithoutPaths,
+        "TAK-2005",
+        Warning,
+        "at least one path",
+        "A rule has no paths. Nothing is served for its host by it.",
+        "Add a path, or remove the rule.",
+    ),
+    row(
+        Reason::DefaultBackendIgnored,
+        "TAK-2006",
+        Error,
+        "",
+        "`spec.defaultBackend` is not implemented. Requests that match no rule are answered 404.",
+        "Add a rule without host and with the path `/`.",
+    ),
+    row(
+        Reason::ResourceBackendIgnored,
+        "TAK-2007",
+        Error,
+        "a backend with `service`",
+        "A backend that is an object other than a Service is not implemented. The path is left out.",
+        "Name a Service.",
+    ),
+    row(
+        Reason::BackendMissing,
+        "TAK-2008",
+        Error,
+        "a backend with `service`",
+        "A path has no backend. It is left out.",
+        "Name a Service and its port.",
+    ),
+    row(
+        Reason::ServiceNotFound,
+        "TAK-3001",
+        Warning,
+        "a Service of the Ingress's namespace",
+        "The Service does not exist. Requests are answered 502 until it does.",
+        "Create the Service in the namespace of the Ingress, or correct its name.",
+    ),
+    row(
+        Reason::ServicePortNotFound,
+        "TAK-3002",
+        Error,
+        "number or name of a TCP port of the Service",
+        "The Service has no such TCP port, or none is named. Requests are answered 502.",
+        "Name one of the ports that the message lists.",
+    ),
+    row(
+        Reason::NoEndpoints,
+        "TAK-3003",
+        Warning,
+        "",
+        "No EndpointSlice has an address with the port. Requests are answered 502.",
+        "Look at the Service's selector, the readiness of its Pods, and the name of the port in the EndpointSlice.",
+    ),
+    row(
+        Reason::ExternalNameRefused,
+        "TAK-3004",
+        Error,
+        "",
+        "Services of type ExternalName are not allowed here. Requests are answered 502.",
+        "Use another type of Service, or have the administrator set `--allow-external-name-services`.",
+    ),
+    row(
+        Reason::InvalidExternalName,
+        "TAK-3005",
+        Error,
+        "a DNS name or an IP address",
+        "The target of an ExternalName Service is no host name. Requests are answered 502.",
+        "Correct `spec.externalName`.",
+    ),
+    row(
+        Reason::HostPathTaken,
+        "TAK-2009",
+        Error,
+        "",
+        "Another rule serves the same path of the same host: the one of the older object, then of the smaller `namespace/name`.",
+        "Remove one of the two, or give them different paths.",
+    ),
+    row(
+        Reason::TlsWithoutHosts,
+        "TAK-4001",
+        Error,
+        "at least one host",
+        "A TLS block names no hosts. Nothing is served with it.",
+        "List the hosts of the rules that the certificate is for.",
+    ),
+    row(
+        Reason::TlsHostNotInRules,
+        "TAK-4002",
+        Error,
+        "a host of the Ingress's rules, or the wildcard over one",
+        "A TLS host is the host of none of the Ingress's rules. Its certificate is not served.",
+        "Add a rule for the host, or correct the name.",
+    ),
+    row(
+        Reason::TlsHostTaken,
+        "TAK-4003",
+        Warning,
+        "",
+        "The host's certificate comes from the Secret of an older Ingress, or of an earlier block.",
+        "Name the same Secret, or remove the host from one of the TLS blocks.",
+    ),
+    row(
+        Reason::SecretNotFound,
+        "TAK-4004",
+        Warning,
+        "a Secret of type kubernetes.io/tls",
+        "The TLS Secret does not exist. The self-signed fallback certificate is served until it does.",
+        "Create the Secret in the namespace of the Ingress, or correct its name.",
+    ),
+    row(
+        Reason::InvalidTlsSecret,
+        "TAK-4005",
+        Error,
+        "a Secret of type kubernetes.io/tls with a PEM chain and its key",
+        "The TLS Secret cannot be used. The self-signed fallback certificate is served.",
+        "Put the chain, leaf first, into `tls.crt` and its unencrypted private key into `tls.key`.",
+    ),
+    row(
+        Reason::CertificateExpired,
+        "TAK-4006",
+        Warning,
+        "",
+        "The certificate is past its end of validity. It is served all the same; clients will refuse it.",
+        "Renew it.",
+    ),
+    row(
+        Reason::AuthMisconfigured,
+        "TAK-6001",
+        Error,
+        "auth-type with auth-secret, or auth-url, or oauth2-secret, each with all that it needs",
+        "Authentication is asked for in part, or in a way that is not understood. The routes answer 501 to everybody.",
+        "Complete the annotations as the message says, or remove all of them.",
+    ),
+    row(
+        Reason::AuthSecretNotFound,
+        "TAK-6002",
+        Warning,
+        "a Secret of type Opaque",
+        "The Secret that authentication needs does not exist. The routes answer 501 to everybody until it does.",
+        "Create the Secret in the namespace of the Ingress, or correct its name.",
+    ),
+    row(
+        Reason::InvalidAuthSecret,
+        "TAK-6003",
+        Error,
+        "a Secret of type Opaque with the documented keys",
+        "The Secret that authentication needs cannot be used. The routes answer 501 to everybody.",
+        "Correct the key that the message names.",
+    ),
+    row(
+        Reason::UnusablePassword,
+        "TAK-6004",
+        Warning,
+        "a bcrypt, SHA-crypt, apr1 or SHA hash",
+        "A user of an htpasswd file has a password in a form that is not read. That user cannot log in; the others can.",
+        "Make the line anew with `tak-os-ingress hash-password`.",
+    ),
+    row(
+        Reason::ForeignIngressClass,
+        "TAK-5001",
+        Error,
+        "tak-os.org/ingress-controller",
+        "The IngressClass belongs to another controller. Its Ingresses are not served.",
+        "Set `spec.controller` of the IngressClass to `tak-os.org/ingress-controller`, or serve another class.",
+    ),
+    row(
+        Reason::OtherClass,
+        "TAK-5002",
+        Note,
+        "",
+        "The Ingress is of another class than the one that is served, or of none. It is not looked at.",
+        "Set `spec.ingressClassName`, or give the class with `--ingress-class`, if it is meant for this controller.",
+    ),
+    row(
+        Reason::Unparsable,
+        "TAK-9001",
+        Error,
+        "Kubernetes YAML",
+        "A file, or an object in it, cannot be read. Without a cluster its last good content counts.",
+        "Correct what the message names.",
+    ),
+    row(
+        Reason::WrittenTwice,
+        "TAK-9002",
+        Warning,
+        "",
+        "The object stands in the files twice. The first one counts.",
+        "Remove one of the two.",
+    ),
+    row(
+        Reason::MoreMistakes,
+        "TAK-9003",
+        Warning,
+        "",
+        "The object has more mistakes than are listed.",
+        "Correct the listed ones first.",
+    ),
+];
+
+/// A variant that has no row, or stands in another place, does not compile.
+const _: () = {
+    assert!(Reason::MoreMistakes as usize + 1 == TABLE.len(), "each reason needs a row");
+    let mut i = 0;
+    while i < TABLE.len() {
+        assert!(TABLE[i].reason as usize == i, "rows are in the order of the reasons");
+        i += 1;
+    }
+};

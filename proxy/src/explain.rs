@@ -1,0 +1,500 @@
+//! What would come of a request, and why, told by the code that serves: the route is the one that the
+//! table's own look-up returns, the verdict the one of [`policy::decide`]. Nothing is dialled.
+//!
+//! Each part of a route's treatment is a small function of its own. Policies and routes are taken apart
+//! field by field without a rest, so that a new one does not compile before it is told of here. Of
+//! what comes from Secrets only names may be told, never contents.
+
+use crate::access_log::rfc3339;
+use crate::dial::DialGuard;
+use crate::policy::{self, Verdict};
+use crate::respond::Rejection;
+use crate::strict::{Facts, check_target};
+use crate::{Config, select};
+use http::{HeaderMap, HeaderValue, Method};
+use ingress_core::route::host::HostBuf;
+use ingress_core::route::path::routing_path;
+use ingress_core::{
+    Access, Auth, Backend, BackendAddress, BackendProtocol, Candidate, Explanation, Lost, NoMatch, Policy,
+    RequestHost, Route, Rule, Snapshot, Timeouts, Unavailable,
+};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A request that somebody asks about.
+#[derive(Clone, Debug)]
+pub struct Question {
+    /// Over TLS.
+    pub tls: bool,
+    /// The authority: what stands in `Host`.
+    pub host: String,
+    /// The request target; a query plays no part.
+    pub path: String,
+    /// The method.
+    pub method: Method,
+    /// Further header fields.
+    pub headers: HeaderMap,
+    /// The server name of the TLS handshake; without one the host.
+    pub sni: Option<String>,
+    /// The TCP peer.
+    pub client: Option<IpAddr>,
+}
+
+/// What the answer depends on beside the snapshot.
+pub struct Surroundings<'a> {
+    /// The data plane's settings.
+    pub config: &'a Config,
+    /// Addresses that are never dialled.
+    pub guard: &'a DialGuard,
+    /// The addresses that are known of a DNS name; `None` where there is nobody to ask.
+    pub addresses: &'a dyn Fn(&str) -> Option<Vec<IpAddr>>,
+    /// Seconds since the epoch.
+    pub now: i64,
+}
+
+/// Losers beyond this many are only counted.
+const MAX_LOST: usize = 100;
+
+/// The whole answer. Each section has a name, one line for people, and facts for programs.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Report {
+    /// The request as routing reads it.
+    pub request: Section,
+    /// What the client gets.
+    pub answer: Section,
+    /// The rule that takes it.
+    pub route: Option<Section>,
+    /// Rules that did not, each with the reason.
+    pub lost: Vec<Section>,
+    /// How many more there are.
+    pub lost_more: usize,
+    /// Certificate, policies, backend, in the order of work.
+    pub sections: Vec<Section>,
+    /// The backend of the rule that takes it.
+    pub target: Option<Arc<Backend>>,
+}
+
+/// One part of the answer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Section {
+    /// Its name.
+    pub name: &'static str,
+    /// One line.
+    pub summary: String,
+    /// The same in pieces.
+    pub facts: Vec<(&'static str, Fact)>,
+}
+
+/// A piece of a section.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Fact {
+    /// Text.
+    Text(String),
+    /// A number.
+    Number(f64),
+    /// Yes or no.
+    Flag(bool),
+    /// Several texts.
+    List(Vec<String>),
+    /// Not set, or not known.
+    Nothing,
+}
+
+impl Section {
+    fn new(name: &'static str, summary: impl Into<String>, facts: Vec<(&'static str, Fact)>) -> Self {
+        Self { name, summary: summary.into(), facts }
+    }
+
+    /// A fact by its name.
+    pub fn fact(&self, name: &str) -> Option<&Fact> {
+        self.facts.iter().find(|(n, _)| *n == name).map(|(_, fact)| fact)
+    }
+}
+
+fn text(value: impl ToString) -> Fact {
+    Fact::Text(value.to_string())
+}
+
+/// Answers the question.
+pub fn explain(snapshot: &Snapshot, question: &Question, around: &Surroundings<'_>) -> Report {
+    let certificate = certificate(snapshot, question, around.now);
+    let scheme = if question.tls { "https" } else { "http" };
+    let Question { method, host, path, client, .. } = question;
+    let mut request = Section::new(
+        "request",
+        format!("{method} {scheme}://{host}{path}"),
+        vec![
+            ("method", text(method)),
+            ("scheme", text(scheme)),
+            ("client", client.map_or(Fact::Nothing, text)),
+        ],
+    );
+    let raw_path = path.split(['?']).next().unwrap_or_default();
+    let mut buf = HostBuf::default();
+    let read = facts(question).and_then(|facts| {
+        let authority = HeaderValue::from_str(host).map_err(|e| (Rejection::Malformed, e.to_string()))?;
+        Ok((facts, authority))
+    });
+    let (facts, authority) = match read {
+        Ok(read) => read,
+        Err((rejection, why)) => return unread(request, rejection, &why, certificate),
+    };
+    let (asked, routing) = match select::read(&authority, raw_path, &mut buf) {
+        Ok(read) => read,
+        Err(rejection) => return unread(request, rejection, &why_malformed(host, raw_path), certificate),
+    };
+    request.facts.push(("host", text(asked.host)));
+    request.facts.push(("path", text(&routing)));
+    let Explanation { host: deciding, outcome, lost } = snapshot.routes.explain(asked.host, &routing);
+    let deciding = deciding.map(|pattern| pattern.to_string());
+    let all = lost.len();
+    let lost: Vec<_> = lost.iter().take(MAX_LOST).map(|c| loser(c, outcome.ok().map(|r| &**r))).collect();
+    let lost_more = all - lost.len();
+    let (answer, route, sections) = match outcome {
+        Err(none) => {
+            let why = match (none, &deciding) {
+                (NoMatch::Path, Some(host)) => {
+                    format!(
+                        "host {host} is declared and has no rule for this path; less specific hosts are not asked"
+                    )
+                }
+                _ => "no rule declares this host".to_owned(),
+            };
+            (rejected(Rejection::NoRoute(none), &why), None, vec![certificate])
+        }
+        Ok(route) => {
+            let mut sections = vec![certificate];
+            sections.extend(treatment(route, question, around.config));
+            sections.push(backend(&route.backend, around));
+            (answer(route, question, &facts, around), Some(winner(route)), sections)
+        }
+    };
+    let target = outcome.ok().map(|route| route.backend.clone());
+    Report { request, answer, route, lost, lost_more, sections, target }
+}
+
+/// What is read of the head beside the host and path.
+fn facts(question: &Question) -> Result<Facts, (Rejection, String)> {
+    let malformed = |e: crate::strict::Malformed| (Rejection::Malformed, e.to_string());
+    check_target(&question.method, question.path.as_bytes()).map_err(malformed)?;
+    Facts::read(&question.headers).map_err(malformed)
+}
+
+fn unread(request: Section, rejection: Rejection, why: &str, certificate: Section) -> Report {
+    let answer = rejected(rejection, why);
+    Report {
+        request,
+        answer,
+        route: None,
+        lost: vec![],
+        lost_more: 0,
+        sections: vec![certificate],
+        target: None,
+    }
+}
+
+fn why_malformed(host: &str, path: &str) -> String {
+    if let Err(problem) = RequestHost::parse(host.as_bytes(), &mut HostBuf::default()) {
+        return problem.to_string();
+    }
+    routing_path(path).err().map(|problem| problem.to_string()).unwrap_or_default()
+}
+
+fn rejected(rejection: Rejection, why: &str) -> Section {
+    let status = rejection.status();
+    Section::new(
+        "answer",
+        format!("{} {}: {why}", status.as_u16(), status.canonical_reason().unwrap_or_default()),
+        vec![
+            ("forwarded", Fact::Flag(false)),
+            ("status", Fact::Number(status.as_u16().into())),
+            ("rejected_by", text(rejection.label())),
+            ("why", text(why)),
+        ],
+    )
+}
+
+/// What the client gets, by the verdict of the code that serves.
+fn answer(route: &Route, question: &Question, facts: &Facts, around: &Surroundings<'_>) -> Section {
+    let client = question.client.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
+    let asked = policy::Asked { method: &question.method, client, https: question.tls };
+    match policy::decide(route, &asked) {
+        Verdict::RedirectToHttps => Section::new(
+            "answer",
+            "308 Permanent Redirect: to https, with the same host, path and query",
+            vec![
+                ("forwarded", Fact::Flag(false)),
+                ("status", Fact::Number(308.0)),
+                ("rejected_by", Fact::Nothing),
+                ("why", text("plain HTTP is redirected to https")),
+            ],
+        ),
+        Verdict::Reject(rejection) => rejected(rejection, why_rejected(rejection)),
+        // Answers of ours beside these come from authentication, which a description does not run.
+        Verdict::Respond(_) | Verdict::Continue => {
+            if route.policy.auth == Auth::Misconfigured {
+                return rejected(Rejection::AuthNotConfigured, why_rejected(Rejection::AuthNotConfigured));
+            }
+            if around.config.max_request_body_size.is_some_and(|max| facts.length > max) {
+                return rejected(Rejection::BodyTooLarge, why_rejected(Rejection::BodyTooLarge));
+            }
+            if let BackendAddress::Unavailable(why) = route.backend.address {
+                let rejection = Rejection::Unavailable(why);
+                return rejected(rejection, why_rejected(rejection));
+            }
+            let service = &route.backend.service;
+            Section::new(
+                "answer",
+                match route.policy.auth {
+                    Auth::Open => format!("forwarded to Service {service}"),
+                    _ => format!("forwarded to Service {service}, if authentication lets it pass"),
+                },
+                vec![
+                    ("forwarded", Fact::Flag(true)),
+                    ("status", Fact::Nothing),
+                    ("rejected_by", Fact::Nothing),
+                    ("why", text("every step lets it pass")),
+                ],
+            )
+        }
+    }
+}
+
+fn why_rejected(rejection: Rejection) -> &'static str {
+    match rejection {
+        Rejection::Denied => "an address list refuses the client, or cannot be honoured",
+        Rejection::AuthNotConfigured => "authentication is asked for and cannot be done as configured",
+        Rejection::BodyTooLarge => "the stated length of the body is beyond --max-request-body-size",
+        Rejection::Unavailable(Unavailable::NoService) => "the Service does not exist",
+        Rejection::Unavailable(Unavailable::NoPort) => "the Service has no such port",
+        Rejection::Unavailable(Unavailable::NoEndpoints) => "the Service has no endpoint",
+        Rejection::Unavailable(Unavailable::ExternalName) => "ExternalName Services are not allowed",
+        other => other.label(),
+    }
+}
+
+fn winner(route: &Route) -> Section {
+    let Route { source, rule, host, path, created, .. } = route;
+    Section::new(
+        "route",
+        format!("{source} {rule}: host {host}, {path}"),
+        vec![
+            ("object", text(source)),
+            ("rule", text(rule)),
+            ("host", text(host)),
+            ("path", text(path)),
+            ("created", if *created == 0 { Fact::Nothing } else { text(rfc3339(*created)) }),
+        ],
+    )
+}
+
+fn loser(candidate: &Candidate<'_>, winner: Option<&Route>) -> Section {
+    let (word, why) = match candidate.lost {
+        Lost::To(Rule::ExactFirst) => ("exact_first", "an Exact path comes before a Prefix"),
+        Lost::To(Rule::LongerPath) => ("longer_path", "the longer path comes first"),
+        Lost::To(Rule::OlderObject) => {
+            ("older_object", "of two rules with one path the older object's counts")
+        }
+        Lost::To(Rule::SmallerName) => {
+            ("smaller_name", "of two objects of one age the smaller namespace/name counts")
+        }
+        Lost::To(Rule::EarlierRule) => ("earlier_rule", "of two rules of one object the earlier one counts"),
+        Lost::Host => ("more_specific_host", "a more specific host is declared, and that alone decides"),
+        Lost::Path => ("path", "the path is not one that it takes"),
+    };
+    let mut section = self::winner(candidate.route);
+    let to = winner.filter(|_| matches!(candidate.lost, Lost::To(_)));
+    section.name = "lost";
+    section.summary.push_str(": ");
+    section.summary.push_str(why);
+    section.facts.push(("lost_by", text(word)));
+    section.facts.push(("why", text(why)));
+    section.facts.push(("lost_to", to.map_or(Fact::Nothing, |r| text(format!("{} {}", r.source, r.rule)))));
+    section
+}
+
+fn certificate(snapshot: &Snapshot, question: &Question, now: i64) -> Section {
+    let mut buf = HostBuf::default();
+    let host = RequestHost::parse(question.host.as_bytes(), &mut buf).ok().map(|host| host.host);
+    // an address is never sent as a server name
+    let host = host.filter(|host| !host.starts_with('[') && host.parse::<IpAddr>().is_err());
+    let sni = question.sni.as_deref().or(host);
+    let name = sni.unwrap_or("(none)");
+    let (summary, mut facts) = match snapshot.certs.explain(sni) {
+        Some((pattern, key)) => {
+            let until = rfc3339(key.not_after);
+            let expired = key.not_after < now;
+            let state = if expired { "expired" } else { "valid until" };
+            let declared = match pattern {
+                ingress_core::HostPattern::Any => "the default".to_owned(),
+                host => format!("declared for {host}"),
+            };
+            (
+                format!("{} for server name {name}, {declared}, {state} {until}", key.source),
+                vec![
+                    ("source", text(&key.source)),
+                    ("fallback", Fact::Flag(false)),
+                    ("not_after", text(until)),
+                    ("expired", Fact::Flag(expired)),
+                ],
+            )
+        }
+        None => (
+            format!("the self-signed fallback for server name {name}: no certificate is declared for it"),
+            vec![
+                ("source", Fact::Nothing),
+                ("fallback", Fact::Flag(true)),
+                ("not_after", Fact::Nothing),
+                ("expired", Fact::Flag(false)),
+            ],
+        ),
+    };
+    facts.insert(0, ("sni", sni.map_or(Fact::Nothing, text)));
+    let summary = if question.tls { summary } else { format!("none on plain HTTP; on https {summary}") };
+    Section::new("certificate", summary, facts)
+}
+
+/// How the route's requests are treated, in the order of work.
+fn treatment(route: &Route, question: &Question, config: &Config) -> Vec<Section> {
+    // no rest patterns: whatever is added must be told
+    let Route {
+        path: _,
+        policy,
+        https_redirect,
+        backend: _,
+        source: _,
+        host: _,
+        rule: _,
+        created: _,
+        state: _,
+    } = route;
+    let Policy { access, auth, timeouts } = &**policy;
+    vec![
+        address_lists(access),
+        redirect(*https_redirect, question.tls),
+        cors(),
+        authentication(auth),
+        limits(config),
+        backend_timeouts(timeouts),
+    ]
+}
+
+fn address_lists(access: &Access) -> Section {
+    let (summary, kind) = match access {
+        Access::Open => ("every address is let in".to_owned(), "open"),
+        Access::Denied => {
+            ("nobody is let in: a list is asked for that cannot be honoured (403)".to_owned(), "denied")
+        }
+        Access::Listed { allow, deny } => {
+            let allowed = allow.as_ref().map_or("every address".to_owned(), |allow| allow.to_string());
+            let denied = if deny.is_empty() { String::new() } else { format!(", but not {deny}") };
+            (format!("let in: {allowed}{denied}; others get 403"), "listed")
+        }
+    };
+    Section::new("address_lists", summary, vec![("kind", text(kind))])
+}
+
+fn redirect(to_https: bool, tls: bool) -> Section {
+    let summary = match (to_https, tls) {
+        (true, false) => "plain HTTP is answered 308 to https",
+        (true, true) => "plain HTTP would be answered 308 to https",
+        (false, _) => "none",
+    };
+    Section::new("redirect", summary, vec![("https", Fact::Flag(to_https))])
+}
+
+fn cors() -> Section {
+    Section::new("cors", "no CORS headers are added", vec![("enabled", Fact::Flag(false))])
+}
+
+fn authentication(auth: &Auth) -> Section {
+    let (summary, kind) = match auth {
+        Auth::Open => ("none asked for", "open"),
+        Auth::Basic(_) => ("user name and password, from an htpasswd Secret", "basic"),
+        Auth::External(_) => ("a service is asked about each request", "external"),
+        Auth::OAuth(_) => ("login at an OpenID provider, or a bearer token", "oauth"),
+        Auth::Misconfigured => ("asked for and not usable: 501 to everybody", "misconfigured"),
+    };
+    Section::new("authentication", summary, vec![("kind", text(kind))])
+}
+
+fn limits(config: &Config) -> Section {
+    let body = config.max_request_body_size;
+    let summary = match body {
+        Some(max) => format!("request head {} bytes, body {max} bytes", config.max_header_size),
+        None => format!("request head {} bytes, body without limit", config.max_header_size),
+    };
+    let facts = vec![
+        ("max_header_size", number(config.max_header_size as u64)),
+        ("max_request_body_size", body.map_or(Fact::Nothing, number)),
+    ];
+    Section::new("limits", summary, facts)
+}
+
+fn backend_timeouts(timeouts: &Timeouts) -> Section {
+    let Timeouts { connect, read, send } = *timeouts;
+    let word =
+        |t: Option<Duration>| t.map_or("without limit".to_owned(), |t| format!("{} s", t.as_secs_f64()));
+    let fact = |t: Option<Duration>| t.map_or(Fact::Nothing, |t| Fact::Number(t.as_secs_f64()));
+    Section::new(
+        "timeouts",
+        format!("connect {}, read {}, send {}", word(connect), word(read), word(send)),
+        vec![("connect_seconds", fact(connect)), ("read_seconds", fact(read)), ("send_seconds", fact(send))],
+    )
+}
+
+fn number(n: u64) -> Fact {
+    Fact::Number(n as f64)
+}
+
+fn backend(backend: &Backend, around: &Surroundings<'_>) -> Section {
+    let Backend { service, address, protocol, tls_name, verify, keepalive } = backend;
+    let protocol = match protocol {
+        BackendProtocol::Http => "http",
+        BackendProtocol::Https => "https",
+        BackendProtocol::H2c => "h2c",
+        BackendProtocol::Grpc => "grpc",
+        BackendProtocol::Grpcs => "grpcs",
+    };
+    let (how, kind, addresses) = match address {
+        BackendAddress::Name(name, port) => {
+            let known = (around.addresses)(name);
+            let all =
+                known.map(|ips| ips.into_iter().map(|ip| SocketAddr::new(ip, *port)).collect::<Vec<_>>());
+            (format!("DNS name {name} port {port}"), "name", all)
+        }
+        BackendAddress::Endpoints(all) => ("its endpoints".to_owned(), "endpoints", Some(all.to_vec())),
+        BackendAddress::Unavailable(why) => {
+            let why = why_rejected(Rejection::Unavailable(*why));
+            (format!("nothing to dial: {why}"), "unavailable", Some(vec![]))
+        }
+    };
+    let shown = |at: &SocketAddr| match around.guard.check(at.ip()) {
+        Ok(()) => at.to_string(),
+        Err(_) => format!("{at} (never dialled)"),
+    };
+    let list: Option<Vec<String>> = addresses.map(|all| all.iter().map(shown).collect());
+    let names = match &list {
+        Some(all) if all.is_empty() => String::new(),
+        Some(all) => format!(": {}", all.join(", ")),
+        None => ", looked up when it is needed".to_owned(),
+    };
+    Section::new(
+        "backend",
+        format!("Service {service} over {protocol} by {how}{names}"),
+        vec![
+            ("service", text(service)),
+            ("protocol", text(protocol)),
+            ("by", text(kind)),
+            ("name", if let BackendAddress::Name(name, _) = address { text(name) } else { Fact::Nothing }),
+            ("addresses", list.map_or(Fact::Nothing, Fact::List)),
+            ("tls_name", if backend.protocol.tls() { text(tls_name) } else { Fact::Nothing }),
+            ("verify", Fact::Flag(*verify)),
+            ("keepalive", Fact::Flag(*keepalive)),
+        ],
+    )
+}
+
+#[cfg(test)]
+mod tests;
