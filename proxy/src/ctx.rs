@@ -6,7 +6,7 @@ use crate::edge::Conn;
 use crate::policy::auth::Identity;
 use crate::respond::Rejection;
 use http::{HeaderName, HeaderValue};
-use ingress_core::Route;
+use ingress_core::{OAuthRoutes, Route};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -20,6 +20,8 @@ pub struct RequestCtx {
     pub conn: Option<Arc<Conn>>,
     /// The route taken, pinned: one request sees one configuration.
     pub route: Option<Arc<Route>>,
+    /// The routes of the host that have built-in OAuth.
+    pub oauth: Option<OAuthRoutes>,
     /// What authentication found; `None` on open routes.
     pub identity: Option<Box<Identity>>,
     /// Why the backend did not answer.
@@ -56,6 +58,7 @@ impl RequestCtx {
             start: Instant::now(),
             conn: None,
             route: None,
+            oauth: None,
             identity: None,
             rejection: None,
             answered_by: None,

@@ -12,6 +12,7 @@ mod framing;
 mod headers;
 mod listeners;
 pub mod metrics;
+mod oauth;
 mod policy;
 pub mod resolve;
 mod respond;
@@ -129,7 +130,9 @@ struct Shared {
     rotation: std::sync::atomic::AtomicUsize,
     budget: Arc<buffer::Budget>,
     /// Asks authentication providers.
-    client: fetch::Client,
+    client: Arc<fetch::Client>,
+    /// Identity providers in use.
+    providers: oauth::Providers,
 }
 
 /// The running data plane.
@@ -156,9 +159,10 @@ impl Proxy {
     pub fn start(config: Config, bound: Bound, parts: Parts) -> Result<Self, StartError> {
         let Parts { reader, resolver, guard, metrics, log } = parts;
         let budget = buffer::Budget::new(config.response_buffer_budget);
-        let client = fetch::Client::new(resolver.clone(), guard.clone());
+        let client = Arc::new(fetch::Client::new(resolver.clone(), guard.clone()));
         let shared = Arc::new(Shared {
             client,
+            providers: Default::default(),
             config,
             reader,
             resolver,

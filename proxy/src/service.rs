@@ -6,6 +6,7 @@ use crate::buffer::Held;
 use crate::ctx::RequestCtx;
 use crate::edge::Conn;
 use crate::framing::{Body, Chunks};
+use crate::oauth::Endpoint;
 use crate::policy::auth::{self, Asked, Identity};
 use crate::policy::{self, Verdict};
 use crate::respond::{self, Rejection};
@@ -15,7 +16,7 @@ use crate::upstream::{self, MAX_TRIES};
 use crate::{Shared, headers};
 use async_trait::async_trait;
 use bytes::Bytes;
-use http::header::{CONNECTION, REFERER, TRANSFER_ENCODING, USER_AGENT};
+use http::header::{CONNECTION, REFERER, SET_COOKIE, TRANSFER_ENCODING, USER_AGENT};
 use http::request::Parts;
 use http::{HeaderValue, StatusCode, Version};
 use ingress_core::Auth;
@@ -74,20 +75,28 @@ impl Gateway {
             }
         }
         let authority = select::authority(request).ok_or(Rejection::Malformed)?;
-        let Selected { route, port } =
+        let Selected { route, port, oauth, endpoint } =
             select::route(&self.shared.reader.peek(), &authority, request.uri.path())?;
         let tls = ctx.conn.as_ref().is_some_and(|c| c.tls);
         let verdict = policy::decide(&route, tls);
         ctx.route = Some(route);
-        Ok(Judged { facts, authority, port, verdict })
+        ctx.oauth = oauth;
+        Ok(Judged { facts, authority, port, verdict, endpoint })
     }
 
     /// Runs the mechanism of the route.
-    async fn authenticate(&self, request: &Parts, ctx: &mut RequestCtx, authority: &HeaderValue) -> Verdict {
+    async fn authenticate(
+        &self,
+        request: &Parts,
+        ctx: &mut RequestCtx,
+        authority: &HeaderValue,
+        endpoint: Option<Endpoint>,
+    ) -> Verdict {
         let (Some(route), Some(conn)) = (&ctx.route, &ctx.conn) else {
             return Verdict::Reject(Rejection::Internal);
         };
-        let asked = Asked { parts: request, authority, conn, route };
+        let oauth = ctx.oauth.as_deref().unwrap_or_default();
+        let asked = Asked { parts: request, authority, conn, route, oauth, endpoint };
         let mut identity = Box::<Identity>::default();
         let verdict = auth::authenticate(&self.shared, &asked, &mut identity).await;
         ctx.identity = Some(identity);
@@ -125,6 +134,7 @@ struct Judged {
     authority: HeaderValue,
     port: Option<u16>,
     verdict: Verdict,
+    endpoint: Option<Endpoint>,
 }
 
 /// A rejection on its way through Pingora: the cause itself is in the context.
@@ -153,19 +163,24 @@ impl ProxyHttp for Gateway {
             && ctx.route.as_ref().is_some_and(|route| route.policy.auth != Auth::Open)
         {
             // Boxed, so that the futures of open routes stay small.
-            judged.verdict = Box::pin(self.authenticate(session.req_header(), ctx, &judged.authority)).await;
+            let Judged { authority, endpoint, .. } = &*judged;
+            judged.verdict =
+                Box::pin(self.authenticate(session.req_header(), ctx, authority, *endpoint)).await;
         }
         let rejection = match judged {
             Ok(Judged { verdict: Verdict::Continue, facts, .. }) if self.too_large(&facts) => {
                 Rejection::BodyTooLarge
             }
-            Ok(Judged { facts, authority, port, verdict: Verdict::Continue }) => match &ctx.conn {
+            Ok(Judged { facts, authority, port, verdict: Verdict::Continue, .. }) => match &ctx.conn {
                 Some(conn) => match headers::rebuild(session.req_header_mut(), &facts, conn, authority, port)
                 {
                     Ok(upgrade) => {
                         ctx.upgrade = upgrade;
                         if let Some(identity) = &ctx.identity {
                             identity.apply(session.req_header_mut())?;
+                        }
+                        if let Some(routes) = &ctx.oauth {
+                            headers::strip_sessions(session.req_header_mut(), routes);
                         }
                         if upgrade {
                             conn.follow_no_more();
@@ -292,6 +307,11 @@ impl ProxyHttp for Gateway {
         let reply = headers::clean_response(response);
         for (name, value) in ctx.response_headers() {
             response.append_header(name, value)?;
+        }
+        if let Some(cookie) = ctx.identity.as_ref().and_then(|identity| identity.soon.as_ref())
+            && ctx.start.elapsed() < crate::oauth::CLAIM_WITHIN
+        {
+            response.append_header(SET_COOKIE, cookie)?;
         }
         if response.status == StatusCode::SWITCHING_PROTOCOLS {
             ctx.tunnel = true;

@@ -19,7 +19,7 @@ pub use policy::url::{HttpUrl, InvalidUrl};
 pub use policy::{Access, Policy, Timeouts};
 pub use route::host::{HostPattern, InvalidHost, RequestHost};
 pub use route::path::{InvalidPath, PathMatch};
-pub use route::table::{NoMatch, RouteTable, VirtualHost};
+pub use route::table::{NoMatch, OAuthRoutes, RouteTable, VirtualHost};
 pub use route::{Precedence, Route};
 pub use slot::Slot;
 pub use snapshot::{Publisher, Reader, Snapshot, channel};

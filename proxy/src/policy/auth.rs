@@ -1,7 +1,10 @@
 //! Authentication: the one mechanism of the route decides, and says what the backend is told.
 
+mod oauth;
+
 use crate::Shared;
 use crate::edge::Conn;
+use crate::oauth::Endpoint;
 use crate::policy::Verdict;
 use crate::respond::Rejection;
 use http::header::COOKIE;
@@ -26,6 +29,10 @@ pub struct Asked<'a> {
     pub conn: &'a Conn,
     /// The route that takes the request.
     pub route: &'a Arc<Route>,
+    /// The routes of the host that have built-in OAuth.
+    pub oauth: &'a [Arc<Route>],
+    /// The path is one of their endpoints.
+    pub endpoint: Option<Endpoint>,
 }
 
 impl Asked<'_> {
@@ -53,6 +60,8 @@ pub struct Identity {
     pub cookies: Option<Option<HeaderValue>>,
     /// Fields added to whatever answer the client gets, as `Set-Cookie`.
     pub response: Vec<(HeaderName, HeaderValue)>,
+    /// A cookie that is set if the backend answers at once, and not at all otherwise.
+    pub soon: Option<HeaderValue>,
 }
 
 impl Identity {
@@ -90,10 +99,11 @@ fn remove_spellings(request: &mut RequestHeader, name: &HeaderName) {
 }
 
 /// Runs the route's mechanism. Not for `Auth::Open`, which needs no look at the request.
-pub async fn authenticate(_shared: &Shared, asked: &Asked<'_>, _identity: &mut Identity) -> Verdict {
+pub async fn authenticate(shared: &Shared, asked: &Asked<'_>, identity: &mut Identity) -> Verdict {
     match &asked.route.policy.auth {
         Auth::Open => Verdict::Continue,
-        Auth::Basic(_) | Auth::External(_) | Auth::OAuth(_) | Auth::Misconfigured => {
+        Auth::OAuth(policy) => oauth::authenticate(shared, policy, asked, identity).await,
+        Auth::Basic(_) | Auth::External(_) | Auth::Misconfigured => {
             Verdict::Reject(Rejection::AuthNotConfigured)
         }
     }

@@ -33,7 +33,8 @@ fn shared_with(config: Config, routes: Vec<Route>) -> Arc<Shared> {
     Arc::new(Shared {
         config,
         reader,
-        client: crate::fetch::Client::new(resolver.clone(), DialGuard::none()),
+        client: Arc::new(crate::fetch::Client::new(resolver.clone(), DialGuard::none())),
+        providers: Default::default(),
         resolver,
         guard: DialGuard::none(),
         metrics: Metrics::register(&prometheus::Registry::new()).unwrap(),

@@ -1,7 +1,7 @@
 //! The table that a request is looked up in.
 
 use crate::route::Precedence;
-use crate::{HostPattern, PathMatch, Route};
+use crate::{Auth, HostPattern, PathMatch, Route};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -43,16 +43,19 @@ impl RouteTable {
         }
     }
 
-    /// The route for a normalised host and a routing path. The most specific host that is
-    /// declared decides: exact, then the wildcard of the parent, then the rules without host.
-    pub fn find(&self, host: &str, path: &str) -> Result<&Arc<Route>, NoMatch> {
-        let virtual_host = self
-            .exact
+    /// The routes of a normalised host. The most specific one that is declared decides: exact, then
+    /// the wildcard of the parent, then the rules without host.
+    pub fn host(&self, host: &str) -> Result<&Arc<VirtualHost>, NoMatch> {
+        self.exact
             .get(host)
             .or_else(|| self.wildcard.get(host.split_once('.')?.1))
             .or(self.fallback.as_ref())
-            .ok_or(NoMatch::Host)?;
-        virtual_host.find(path).ok_or(NoMatch::Path)
+            .ok_or(NoMatch::Host)
+    }
+
+    /// The route for a normalised host and a routing path.
+    pub fn find(&self, host: &str, path: &str) -> Result<&Arc<Route>, NoMatch> {
+        self.host(host)?.find(path).ok_or(NoMatch::Path)
     }
 
     /// Number of hosts.
@@ -83,6 +86,23 @@ const INDEX_FROM: usize = 16;
 pub struct VirtualHost {
     routes: Box<[Arc<Route>]>,
     index: Option<Box<Index>>,
+    oauth: Option<OAuthRoutes>,
+}
+
+/// The first route of a host for each OAuth client there: they share the host's OAuth endpoints, and
+/// no backend of the host gets the cookies of any.
+pub type OAuthRoutes = Arc<[Arc<Route>]>;
+
+fn oauth_routes(routes: &[Arc<Route>]) -> Option<OAuthRoutes> {
+    let mut found: Vec<&Arc<Route>> = Vec::new();
+    for route in routes {
+        if matches!(route.policy.auth, Auth::OAuth(_))
+            && !found.iter().any(|known| known.policy.auth == route.policy.auth)
+        {
+            found.push(route);
+        }
+    }
+    (!found.is_empty()).then(|| found.into_iter().cloned().collect())
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -119,12 +139,18 @@ impl VirtualHost {
             }
             Box::new(index)
         });
-        (Some(Arc::new(Self { routes: kept.into(), index })), lost)
+        let oauth = oauth_routes(&kept);
+        (Some(Arc::new(Self { routes: kept.into(), index, oauth })), lost)
     }
 
     /// The routes in the order in which they are tried.
     pub fn routes(&self) -> &[Arc<Route>] {
         &self.routes
+    }
+
+    /// The host's routes with built-in OAuth, one for each client; `None` if there is none.
+    pub fn oauth(&self) -> Option<&OAuthRoutes> {
+        self.oauth.as_ref()
     }
 
     /// The first route that takes a routing path.
