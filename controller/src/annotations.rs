@@ -179,7 +179,7 @@ pub(crate) fn nearest(key: &str) -> Option<(usize, &'static str)> {
 }
 
 /// `true` or `false` in any case.
-fn boolean(value: &str) -> Option<bool> {
+pub(crate) fn boolean(value: &str) -> Option<bool> {
     if value.eq_ignore_ascii_case("true") {
         Some(true)
     } else {
@@ -191,7 +191,7 @@ const BOOLEAN: &str = "\"true\" or \"false\"";
 
 /// How many letters must be put in, taken out or replaced to get from one word to the other. Longer
 /// keys than ours are compared as far as ours go.
-fn distance(a: &str, b: &str) -> usize {
+pub(crate) fn distance(a: &str, b: &str) -> usize {
     let b: Vec<u8> = b.bytes().take(128).collect();
     let mut row: Vec<usize> = (0..=b.len()).collect();
     for (i, x) in a.bytes().enumerate() {

@@ -9,6 +9,7 @@ mod yaml;
 
 pub use yaml::{Located, ParseProblem, Parsed, parse_documents, parse_located};
 
+pub(crate) use api::AUTH_KEYS;
 pub(crate) use locate::{Spot, Step, Tree};
 pub(crate) use pool::Pool;
 
@@ -197,7 +198,7 @@ pub struct SecretObject {
     /// `type`; `Opaque` where absent
     pub secret_type: Box<str>,
     /// Only the keys that are read for this type; a value longer than [`MAX_SECRET_VALUE`] is cut
-    /// one byte after it.
+    /// one byte after it. Of OAuth settings the names of all others as well, without their values.
     pub data: BTreeMap<Box<str>, Box<[u8]>>,
 }
 

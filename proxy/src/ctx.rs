@@ -9,7 +9,7 @@ use crate::stream::Clock;
 use crate::streams::Stream;
 use crate::via::Via;
 use http::{HeaderName, HeaderValue};
-use ingress_core::Route;
+use ingress_core::{OAuthRoutes, Route};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -25,6 +25,8 @@ pub struct RequestCtx {
     pub via: Option<Box<Via>>,
     /// The route taken, pinned: one request sees one configuration.
     pub route: Option<Arc<Route>>,
+    /// The routes of the host that have built-in OAuth.
+    pub oauth: Option<OAuthRoutes>,
     /// What authentication found; `None` on open routes.
     pub identity: Option<Box<Identity>>,
     /// Why the backend did not answer.
@@ -70,6 +72,7 @@ impl RequestCtx {
             conn: None,
             via: None,
             route: None,
+            oauth: None,
             identity: None,
             rejection: None,
             answered_by: None,

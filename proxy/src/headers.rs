@@ -11,7 +11,9 @@ use crate::strict::{Facts, Field};
 use crate::via::Via;
 use http::header::{CONNECTION, CONTENT_LENGTH, COOKIE, HOST, TE, TRANSFER_ENCODING, UPGRADE};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Version};
+use ingress_core::{Auth, Route};
 use pingora_http::{RequestHeader, ResponseHeader};
+use std::sync::Arc;
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
@@ -163,6 +165,23 @@ fn join_cookies(headers: &mut HeaderMap) {
     }
     if let Ok(value) = HeaderValue::from_maybe_shared(bytes::Bytes::from(all)) {
         headers.insert(COOKIE, value);
+    }
+}
+
+/// Takes the cookies of built-in OAuth out of a request: they are nobody's but ours.
+pub fn strip_sessions(request: &mut RequestHeader, routes: &[Arc<Route>]) {
+    let names = routes.iter().filter_map(|route| match &route.policy.auth {
+        Auth::OAuth(policy) => Some(&*policy.cookie_name),
+        _ => None,
+    });
+    let rest = match request.headers.get(COOKIE) {
+        Some(cookies) => crate::oauth::without_ours(cookies, names),
+        None => None,
+    };
+    match rest {
+        Some(Some(rest)) => drop(request.insert_header(COOKIE, rest)),
+        Some(None) => drop(request.remove_header(&COOKIE)),
+        None => {}
     }
 }
 

@@ -16,6 +16,7 @@ pub mod fuzz;
 mod headers;
 mod listeners;
 pub mod metrics;
+mod oauth;
 mod places;
 mod policy;
 mod proxy_protocol;
@@ -162,7 +163,9 @@ struct Shared {
     rotation: std::sync::atomic::AtomicUsize,
     budget: Arc<buffer::Budget>,
     /// Asks authentication providers.
-    client: fetch::Client,
+    client: Arc<fetch::Client>,
+    /// Identity providers in use.
+    providers: oauth::Providers,
     places: Arc<places::Places>,
     streams: Arc<streams::Streams>,
     auth: policy::auth::State,
@@ -195,12 +198,13 @@ impl Proxy {
     pub fn start(config: Config, bound: Bound, parts: Parts) -> Result<Self, StartError> {
         let Parts { reader, resolver, guard, metrics, log } = parts;
         let budget = buffer::Budget::new(config.response_buffer_budget);
-        let client = fetch::Client::new(resolver.clone(), guard.clone());
+        let client = Arc::new(fetch::Client::new(resolver.clone(), guard.clone()));
         let streams = streams::Streams::new(config.response_stream_budget, config.client_write_timeout);
         let places = places::Places::new(config.max_connections);
         let shared = Arc::new(Shared {
             auth: policy::auth::State::start(&config)?,
             client,
+            providers: Default::default(),
             config,
             reader,
             resolver,

@@ -1,11 +1,12 @@
 //! From a parsed request to its route: host and path are read once, here.
 
+use crate::oauth::Endpoint;
 use crate::respond::Rejection;
 use http::HeaderValue;
 use http::header::HOST;
 use ingress_core::route::host::HostBuf;
 use ingress_core::route::path::routing_path;
-use ingress_core::{RequestHost, Route, Snapshot};
+use ingress_core::{NoMatch, OAuthRoutes, RequestHost, Route, Snapshot};
 use pingora_http::RequestHeader;
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -16,6 +17,10 @@ pub struct Selected {
     pub route: Arc<Route>,
     /// The port the client named in its authority.
     pub port: Option<u16>,
+    /// The routes of the host that have built-in OAuth, if there are any.
+    pub oauth: Option<OAuthRoutes>,
+    /// The path is one of the endpoints of those.
+    pub endpoint: Option<Endpoint>,
 }
 
 /// The authority of a request as the client wrote it: the target's in absolute form (RFC 9112
@@ -44,7 +49,20 @@ pub fn read<'a>(
 /// Finds the route. The path that is matched is the one that is forwarded, raw.
 pub fn route(snapshot: &Snapshot, authority: &HeaderValue, path: &str) -> Result<Selected, Rejection> {
     let mut buf = HostBuf::default();
-    let (host, path) = read(authority, path, &mut buf)?;
-    let route = snapshot.routes.find(host.host, &path).map_err(Rejection::NoRoute)?;
-    Ok(Selected { route: route.clone(), port: host.port })
+    let (host, routing) = read(authority, path, &mut buf)?;
+    let virtual_host = snapshot.routes.host(host.host).map_err(Rejection::NoRoute)?;
+    let oauth = virtual_host.oauth();
+    // Whatever route takes that path otherwise, it is a part of the login here.
+    if let Some(routes) = oauth
+        && let (Some(endpoint), Some(route)) = (Endpoint::at(path), routes.first())
+    {
+        return Ok(Selected {
+            route: route.clone(),
+            port: host.port,
+            oauth: Some(routes.clone()),
+            endpoint: Some(endpoint),
+        });
+    }
+    let route = virtual_host.find(&routing).ok_or(Rejection::NoRoute(NoMatch::Path))?;
+    Ok(Selected { route: route.clone(), port: host.port, oauth: oauth.cloned(), endpoint: None })
 }

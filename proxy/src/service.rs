@@ -6,6 +6,7 @@ use crate::buffer::Held;
 use crate::ctx::RequestCtx;
 use crate::edge::Conn;
 use crate::framing::{Body, Chunks};
+use crate::oauth::Endpoint;
 use crate::policy::auth::{self, Identity};
 use crate::policy::{self, Asked, Verdict};
 use crate::respond::{self, Rejection};
@@ -18,7 +19,7 @@ use crate::via::Via;
 use crate::{Shared, headers};
 use async_trait::async_trait;
 use bytes::Bytes;
-use http::header::{CONNECTION, REFERER, TE, TRANSFER_ENCODING, USER_AGENT};
+use http::header::{CONNECTION, REFERER, SET_COOKIE, TE, TRANSFER_ENCODING, USER_AGENT};
 use http::request::Parts;
 use http::{HeaderValue, Method, StatusCode, Version};
 use ingress_core::Auth;
@@ -77,7 +78,7 @@ impl Gateway {
             }
         }
         let authority = select::authority(request).ok_or(Rejection::Malformed)?;
-        let Selected { route, port } =
+        let Selected { route, port, oauth, endpoint } =
             select::route(&self.shared.reader.peek(), &authority, request.uri.path())?;
         ctx.trailers = route.backend.protocol.http2()
             && (route.backend.protocol.grpc() || headers::takes_trailers(&request.headers));
@@ -88,15 +89,24 @@ impl Gateway {
         let asked = Asked { method: &request.method, client, https: ctx.https() };
         let verdict = policy::decide(&route, &asked);
         ctx.route = Some(route);
-        Ok(Judged { facts, authority, port, verdict })
+        ctx.oauth = oauth;
+        Ok(Judged { facts, authority, port, verdict, endpoint })
     }
 
     /// Runs the mechanism of the route.
-    async fn authenticate(&self, request: &Parts, ctx: &mut RequestCtx, authority: &HeaderValue) -> Verdict {
+    async fn authenticate(
+        &self,
+        request: &Parts,
+        ctx: &mut RequestCtx,
+        authority: &HeaderValue,
+        endpoint: Option<Endpoint>,
+    ) -> Verdict {
         let (Some(route), Some(ip), Some(client)) = (&ctx.route, ctx.client_ip(), ctx.client()) else {
             return Verdict::Reject(Rejection::Internal);
         };
-        let asked = auth::Asked { parts: request, authority, ip, client, https: ctx.https(), route };
+        let oauth = ctx.oauth.as_deref().unwrap_or_default();
+        let https = ctx.https();
+        let asked = auth::Asked { parts: request, authority, ip, client, https, route, oauth, endpoint };
         let mut identity = Box::<Identity>::default();
         let verdict = auth::authenticate(&self.shared, &asked, &mut identity).await;
         ctx.identity = Some(identity);
@@ -160,6 +170,7 @@ struct Judged {
     authority: HeaderValue,
     port: Option<u16>,
     verdict: Verdict,
+    endpoint: Option<Endpoint>,
 }
 
 /// A rejection on its way through Pingora: the cause itself is in the context.
@@ -192,13 +203,15 @@ impl ProxyHttp for Gateway {
             })
         {
             // Boxed, so that the futures of open routes stay small.
-            judged.verdict = Box::pin(self.authenticate(session.req_header(), ctx, &judged.authority)).await;
+            let Judged { authority, endpoint, .. } = &*judged;
+            judged.verdict =
+                Box::pin(self.authenticate(session.req_header(), ctx, authority, *endpoint)).await;
         }
         let rejection = match judged {
             Ok(Judged { verdict: Verdict::Continue, facts, .. }) if self.too_large(&facts) => {
                 Rejection::BodyTooLarge
             }
-            Ok(Judged { facts, authority, port, verdict: Verdict::Continue }) => match &ctx.conn {
+            Ok(Judged { facts, authority, port, verdict: Verdict::Continue, .. }) => match &ctx.conn {
                 Some(conn) => match headers::rebuild(
                     session.req_header_mut(),
                     &facts,
@@ -217,6 +230,9 @@ impl ProxyHttp for Gateway {
                         }
                         if let Some(identity) = &ctx.identity {
                             identity.apply(session.req_header_mut())?;
+                        }
+                        if let Some(routes) = &ctx.oauth {
+                            headers::strip_sessions(session.req_header_mut(), routes);
                         }
                         if upgrade {
                             conn.follow_no_more();
@@ -358,6 +374,11 @@ impl ProxyHttp for Gateway {
         let reply = headers::clean_response(response);
         for (name, value) in ctx.response_headers() {
             response.append_header(name, value)?;
+        }
+        if let Some(cookie) = ctx.identity.as_ref().and_then(|identity| identity.soon.as_ref())
+            && ctx.start.elapsed() < crate::oauth::CLAIM_WITHIN
+        {
+            response.append_header(SET_COOKIE, cookie)?;
         }
         if response.status == StatusCode::SWITCHING_PROTOCOLS {
             ctx.tunnel = true;

@@ -28,18 +28,13 @@ const RESPONSE_HEADERS: Annotation = row(
     "a list of header names",
     "headers copied from the service's answer",
 );
-const OAUTH: Annotation = Annotation {
-    since: Since::Later,
-    ..row("k8s.tak-os.com/oauth2-secret", "a Secret's name", "the Secret with the OAuth2/OIDC settings")
-};
-const OAUTH_ALIAS: Annotation = Annotation {
-    since: Since::Later,
-    ..row(
-        "ingress.tak-os.org/oauth2-secret",
-        "a Secret's name",
-        "another spelling of k8s.tak-os.com/oauth2-secret",
-    )
-};
+const OAUTH: Annotation =
+    row("k8s.tak-os.com/oauth2-secret", "a Secret's name", "the Secret with the OAuth2/OIDC settings");
+const OAUTH_ALIAS: Annotation = row(
+    "ingress.tak-os.org/oauth2-secret",
+    "a Secret's name",
+    "another spelling of k8s.tak-os.com/oauth2-secret",
+);
 
 /// The annotations of this feature.
 pub(super) const TABLE: [Annotation; 8] =

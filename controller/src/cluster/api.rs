@@ -11,6 +11,8 @@ use k8s_openapi::api::networking::v1::{
     HTTPIngressPath, Ingress, IngressBackend, IngressClass, IngressRule, IngressTLS,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::Arc;
 
 /// Label of cert-manager's HTTP-01 solver Ingresses.
@@ -22,8 +24,8 @@ const SERVICE_LABEL: &str = "kubernetes.io/service-name";
 const SECRET_KEYS: [(&str, &[&str]); 2] =
     [("kubernetes.io/tls", &["tls.crt", "tls.key"]), ("Opaque", &AUTH_KEYS)];
 
-/// What authentication reads. `-` stands for `_` as well; kept under the name with `_`.
-const AUTH_KEYS: [&str; 35] = [
+/// What authentication reads. Kept under these names, see [`plain_name`].
+pub(crate) const AUTH_KEYS: [&str; 40] = [
     "auth",
     "oidc_issuer_url",
     "skip_oidc_discovery",
@@ -59,7 +61,25 @@ const AUTH_KEYS: [&str; 35] = [
     "post_logout_redirect_uri",
     "backend_logout",
     "provider_ca",
+    // further spellings and names of oauth2-proxy
+    "provider",
+    "profile_url",
+    "cookie_domains",
+    "oidc_extra_audiences",
+    "backend_logout_url",
 ];
+
+/// What marks a Secret as one of OAuth settings.
+const OAUTH_MARK: &str = "client_id";
+/// Names of such a Secret that are kept although we do not read them.
+const MAX_UNREAD: usize = 128;
+
+/// The name of a setting: as oauth2-proxy's flags (`client-id`), its file (`client_id`), or its
+/// environment (`OAUTH2_PROXY_CLIENT_ID`) have it.
+fn plain_name(name: &str) -> String {
+    let name = name.strip_prefix("OAUTH2_PROXY_").map_or_else(|| name.to_owned(), str::to_ascii_lowercase);
+    name.replace('-', "_")
+}
 
 impl From<Ingress> for IngressObject {
     fn from(ingress: Ingress) -> Self {
@@ -194,23 +214,35 @@ impl From<Secret> for SecretObject {
         let secret_type = secret.type_.filter(|kind| !kind.is_empty()).unwrap_or_else(|| "Opaque".into());
         let read =
             SECRET_KEYS.iter().find(|(kind, _)| *kind == secret_type).map_or(&[][..], |(_, keys)| keys);
-        let mut data = secret.data.unwrap_or_default();
-        let mut plain = secret.string_data.unwrap_or_default();
+        let names_vary = secret_type == "Opaque";
+        let plain = secret.string_data.unwrap_or_default().into_iter().map(|(k, v)| (k, v.into_bytes()));
+        let data = secret.data.unwrap_or_default().into_iter().map(|(k, v)| (k, v.0));
+        let (mut kept, mut unread) = (BTreeMap::<Box<str>, Box<[u8]>>::new(), Vec::new());
+        // what is written down as it is read wins over other spellings, and text over base64
+        for (name, mut value) in plain.chain(data) {
+            let plain = if names_vary { plain_name(&name) } else { name.clone() };
+            if !read.contains(&&*plain) {
+                unread.push(plain);
+                continue;
+            }
+            value.truncate(MAX_SECRET_VALUE + 1);
+            let exact = plain == name;
+            match kept.entry(plain.into()) {
+                Entry::Vacant(place) => drop(place.insert(value.into())),
+                Entry::Occupied(mut place) if exact => drop(place.insert(value.into())),
+                Entry::Occupied(_) => {}
+            }
+        }
+        if kept.contains_key(OAUTH_MARK) {
+            // an option that is not known must not go unnoticed: it may be one that keeps people out
+            let names = unread.into_iter().take(MAX_UNREAD).map(|name| (name.into(), Box::default()));
+            kept.extend(names);
+        }
         Self {
             key: key_of(&secret.metadata),
             uid: text(&secret.metadata.uid),
             resource_version: text(&secret.metadata.resource_version),
-            data: read
-                .iter()
-                .filter_map(|key| {
-                    let dashed = key.replace('_', "-");
-                    let value = plain.remove(*key).or_else(|| plain.remove(&dashed)).map(String::into_bytes);
-                    let mut value =
-                        value.or_else(|| Some(data.remove(*key).or_else(|| data.remove(&dashed))?.0))?;
-                    value.truncate(MAX_SECRET_VALUE + 1);
-                    Some(((*key).into(), value.into()))
-                })
-                .collect(),
+            data: kept,
             secret_type: secret_type.into(),
         }
     }

@@ -32,8 +32,10 @@ enum Problem {
     TooLarge(&'static str),
     #[error("key auth has no line with a user and a password hash that can be used")]
     NoUsers,
-    #[error("built-in OAuth is not supported in this version")]
-    Unsupported,
+    #[error("key {key} is not {accepted}")]
+    Value { key: &'static str, accepted: &'static str },
+    #[error("key {key:?} is no setting; the nearest is {nearest}")]
+    UnknownKey { key: Box<str>, nearest: &'static str },
 }
 
 impl AuthSecrets {

@@ -23,7 +23,7 @@ pub use ranges::{InvalidRange, Ranges};
 pub use route::explain::{Candidate, Explanation, Lost};
 pub use route::host::{HostPattern, InvalidHost, RequestHost};
 pub use route::path::{InvalidPath, PathMatch};
-pub use route::table::{NoMatch, RouteTable, VirtualHost};
+pub use route::table::{NoMatch, OAuthRoutes, RouteTable, VirtualHost};
 pub use route::{Precedence, Route, Rule};
 pub use slot::Slot;
 pub use snapshot::{Publisher, Reader, Snapshot, channel};

@@ -3,9 +3,11 @@
 mod basic;
 mod external;
 mod hash;
+mod oauth;
 mod throttle;
 mod workers;
 
+use crate::oauth::Endpoint;
 use crate::policy::Verdict;
 use crate::respond::Rejection;
 use crate::{Config, Shared};
@@ -37,6 +39,10 @@ pub struct Asked<'a> {
     pub https: bool,
     /// The route that takes the request.
     pub route: &'a Arc<Route>,
+    /// The routes of the host that have built-in OAuth.
+    pub oauth: &'a [Arc<Route>],
+    /// The path is one of their endpoints.
+    pub endpoint: Option<Endpoint>,
 }
 
 impl Asked<'_> {
@@ -64,6 +70,8 @@ pub struct Identity {
     pub cookies: Option<Option<HeaderValue>>,
     /// Fields added to whatever answer the client gets, as `Set-Cookie`.
     pub response: Vec<(HeaderName, HeaderValue)>,
+    /// A cookie that is set if the backend answers at once, and not at all otherwise.
+    pub soon: Option<HeaderValue>,
 }
 
 impl Identity {
@@ -136,6 +144,23 @@ impl Outcome {
     pub const ALL: [Self; 6] =
         [Self::Allowed, Self::Missing, Self::Denied, Self::Redirected, Self::Throttled, Self::Error];
 
+    /// By what the client gets.
+    fn of(verdict: &Verdict) -> Self {
+        let status = match verdict {
+            Verdict::Continue => return Self::Allowed,
+            Verdict::Respond(reply) => reply.status,
+            Verdict::Reject(rejection) => rejection.status(),
+            Verdict::RedirectToHttps => return Self::Redirected,
+        };
+        match status.as_u16() {
+            200..300 => Self::Allowed,
+            300..=399 => Self::Redirected,
+            401 => Self::Missing,
+            500.. => Self::Error,
+            _ => Self::Denied,
+        }
+    }
+
     /// The label.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -161,7 +186,12 @@ pub async fn authenticate(shared: &Shared, asked: &Asked<'_>, identity: &mut Ide
         Auth::External(external) => {
             ("external", external::authenticate(shared, external, asked, identity).await)
         }
-        Auth::OAuth(_) | Auth::Misconfigured => return Verdict::Reject(Rejection::AuthNotConfigured),
+        Auth::OAuth(policy) => {
+            let verdict = oauth::authenticate(shared, policy, asked, identity).await;
+            let outcome = Outcome::of(&verdict);
+            ("oauth", (verdict, outcome))
+        }
+        Auth::Misconfigured => return Verdict::Reject(Rejection::AuthNotConfigured),
     };
     shared.metrics.authenticated(asked.route, kind, outcome, began.elapsed());
     verdict

@@ -18,6 +18,8 @@ pub enum ProviderEndpoints {
         redeem: HttpUrl,
         /// `oidc_jwks_url`
         jwks: HttpUrl,
+        /// `profile_url`
+        profile: Option<HttpUrl>,
     },
 }
 

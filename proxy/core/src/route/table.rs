@@ -1,7 +1,7 @@
 //! The table that a request is looked up in.
 
 use crate::route::Precedence;
-use crate::{HostPattern, PathMatch, Route};
+use crate::{Auth, HostPattern, PathMatch, Route};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -43,16 +43,19 @@ impl RouteTable {
         }
     }
 
-    /// The route for a normalised host and a routing path. The most specific host that is
-    /// declared decides: exact, then the wildcard of the parent, then the rules without host.
-    pub fn find(&self, host: &str, path: &str) -> Result<&Arc<Route>, NoMatch> {
-        let virtual_host = self
-            .exact
+    /// The routes of a normalised host. The most specific one that is declared decides: exact, then
+    /// the wildcard of the parent, then the rules without host.
+    pub fn host(&self, host: &str) -> Result<&Arc<VirtualHost>, NoMatch> {
+        self.exact
             .get(host)
             .or_else(|| self.wildcard.get(host.split_once('.')?.1))
             .or(self.fallback.as_ref())
-            .ok_or(NoMatch::Host)?;
-        virtual_host.find(path).ok_or(NoMatch::Path)
+            .ok_or(NoMatch::Host)
+    }
+
+    /// The route for a normalised host and a routing path.
+    pub fn find(&self, host: &str, path: &str) -> Result<&Arc<Route>, NoMatch> {
+        self.host(host)?.find(path).ok_or(NoMatch::Path)
     }
 
     /// Every host with its routes, in no order.
@@ -93,6 +96,23 @@ pub struct VirtualHost {
     /// Those that lost their path to one of `routes`: kept to be told of, never looked up.
     shadowed: Box<[Arc<Route>]>,
     since: Since,
+    oauth: Option<OAuthRoutes>,
+}
+
+/// The first route of a host for each OAuth client there: they share the host's OAuth endpoints, and
+/// no backend of the host gets the cookies of any.
+pub type OAuthRoutes = Arc<[Arc<Route>]>;
+
+fn oauth_routes(routes: &[Arc<Route>]) -> Option<OAuthRoutes> {
+    let mut found: Vec<&Arc<Route>> = Vec::new();
+    for route in routes {
+        if matches!(route.policy.auth, Auth::OAuth(_))
+            && !found.iter().any(|known| known.policy.auth == route.policy.auth)
+        {
+            found.push(route);
+        }
+    }
+    (!found.is_empty()).then(|| found.into_iter().cloned().collect())
 }
 
 /// Seconds since the epoch. When a value took its form is no part of the value: all are equal.
@@ -142,7 +162,9 @@ impl VirtualHost {
             Box::new(index)
         });
         let shadowed = lost.iter().map(|(loser, _)| loser.clone()).collect();
-        (Some(Arc::new(Self { routes: kept.into(), index, shadowed, since: Since::default() })), lost)
+        let oauth = oauth_routes(&kept);
+        let host = Self { routes: kept.into(), index, oauth, shadowed, since: Since::default() };
+        (Some(Arc::new(host)), lost)
     }
 
     /// The same, noted to be so since this moment in seconds since the epoch.
@@ -167,6 +189,11 @@ impl VirtualHost {
     /// The routes in the order in which they are tried.
     pub fn routes(&self) -> &[Arc<Route>] {
         &self.routes
+    }
+
+    /// The host's routes with built-in OAuth, one for each client; `None` if there is none.
+    pub fn oauth(&self) -> Option<&OAuthRoutes> {
+        self.oauth.as_ref()
     }
 
     /// The first route that takes a routing path.

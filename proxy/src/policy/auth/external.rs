@@ -261,7 +261,8 @@ mod tests {
     fn with<T>(parts: &Parts, authority: &str, tls: bool, work: impl FnOnce(&Asked<'_>) -> T) -> T {
         let authority = HeaderValue::from_str(authority).unwrap();
         let (ip, client) = (IpAddr::from([192, 0, 2, 7]), HeaderValue::from_static("192.0.2.7"));
-        work(&Asked { parts, authority: &authority, ip, client: &client, https: tls, route: &route() })
+        let (authority, client, route) = (&authority, &client, &route());
+        work(&Asked { parts, authority, ip, client, https: tls, route, oauth: &[], endpoint: None })
     }
 
     #[test]
