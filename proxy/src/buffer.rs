@@ -30,7 +30,8 @@ impl Budget {
     }
 }
 
-struct Reserved {
+/// A part of the budget, given back when dropped.
+pub struct Reserved {
     budget: Arc<Budget>,
     bytes: usize,
 }
@@ -45,7 +46,7 @@ impl Drop for Reserved {
 pub struct Held {
     body: BytesMut,
     length: usize,
-    _reserved: Option<Reserved>,
+    reserved: Option<Reserved>,
 }
 
 impl Held {
@@ -67,7 +68,7 @@ impl Held {
             Some(_) => Some(budget.reserve(length)?),
             None => None,
         };
-        Some(Self { body: BytesMut::new(), length, _reserved: reserved })
+        Some(Self { body: BytesMut::new(), length, reserved })
     }
 
     /// Takes a chunk in; gives the whole body back once it is there. The length decides, since the
@@ -81,6 +82,16 @@ impl Held {
         }
         self.body.extend_from_slice(&chunk);
         (self.body.len() >= self.length || end).then(|| self.body.split().freeze())
+    }
+
+    /// Whether so many bytes are all of it.
+    pub fn is_whole(&self, bytes: usize) -> bool {
+        bytes == self.length
+    }
+
+    /// Its part of the budget, which it needs until the client has the body.
+    pub fn end(self) -> Option<Reserved> {
+        self.reserved
     }
 
     /// What was held of a response that ends before its length.

@@ -1,7 +1,7 @@
 //! What one request carries through the hooks.
 
 use crate::Shared;
-use crate::buffer::Held;
+use crate::buffer::{Held, Reserved};
 use crate::edge::Conn;
 use crate::respond::Rejection;
 use ingress_core::Route;
@@ -42,6 +42,10 @@ pub struct RequestCtx {
     pub recorded: bool,
     /// The response, while it is held.
     pub held: Option<Held>,
+    /// What its body takes of the budget until it is written.
+    pub reserved: Option<Reserved>,
+    /// Bytes of the body that are sent after the engine is done.
+    pub sent_later: usize,
 }
 
 impl RequestCtx {
@@ -67,6 +71,8 @@ impl RequestCtx {
             tunnel: false,
             recorded: false,
             held: None,
+            reserved: None,
+            sent_later: 0,
         }
     }
 }

@@ -6,22 +6,21 @@ use crate::buffer::Held;
 use crate::ctx::RequestCtx;
 use crate::edge::Conn;
 use crate::framing::{Body, Chunks};
+use crate::guard::Hooks;
 use crate::policy::{self, Verdict};
 use crate::respond::{self, Rejection};
 use crate::select::{self, Selected};
 use crate::strict::{Facts, check_target};
 use crate::upstream::{self, MAX_TRIES};
-use crate::{Shared, headers};
-use async_trait::async_trait;
+use crate::{Shared, headers, streams};
 use bytes::Bytes;
 use http::header::{CONNECTION, REFERER, TRANSFER_ENCODING, USER_AGENT};
 use http::{HeaderValue, StatusCode, Version};
-use pingora_core::modules::http::HttpModules;
 use pingora_core::protocols::Digest;
 use pingora_core::upstreams::peer::HttpPeer;
 use pingora_core::{Error, ErrorType, Result};
 use pingora_http::{RequestHeader, ResponseHeader};
-use pingora_proxy::{FailToProxy, ProxyHttp, ProxyWarnLogContext, Session};
+use pingora_proxy::{FailToProxy, Session};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -49,8 +48,15 @@ impl Gateway {
             }
         }
         session.set_read_timeout(config.client_read_timeout);
-        session.set_write_timeout(config.client_write_timeout);
+        // HTTP/1 clients are watched where their bytes are written (`edge.rs`): the engine's own timer
+        // sees no progress within one piece.
+        let http2 = session.as_downstream().as_http1().is_none();
+        session.set_write_timeout(config.client_write_timeout.filter(|_| http2));
         session.as_downstream_mut().set_pipelining_enabled(true);
+        if session.req_header().version == Version::HTTP_10 {
+            // It knows no interim responses (RFC 9110 section 15.2).
+            session.as_downstream_mut().set_ignore_info_resp(true);
+        }
     }
 
     /// From the parsed head to the verdict of the route's policies.
@@ -118,15 +124,10 @@ fn failure(rejection: Rejection, ctx: &mut RequestCtx) -> Box<Error> {
     Error::new_in(ErrorType::HTTPStatus(rejection.status().as_u16()))
 }
 
-#[async_trait]
-impl ProxyHttp for Gateway {
-    type CTX = RequestCtx;
-
+impl Hooks for Gateway {
     fn new_ctx(&self) -> RequestCtx {
         RequestCtx::new(self.shared.clone())
     }
-
-    fn init_downstream_modules(&self, _: &mut HttpModules) {}
 
     async fn request_filter(&self, session: &mut Session, ctx: &mut RequestCtx) -> Result<bool> {
         ctx.conn = Conn::of(session).cloned();
@@ -276,12 +277,16 @@ impl ProxyHttp for Gateway {
         let method = &session.req_header().method;
         ctx.held =
             Held::wanted(method, response.status, &reply, config.response_buffer_size, &self.shared.budget);
+        // After its body, HTTP/1 sends nothing that an HTTP/2 client would have to get.
+        if ctx.held.is_some() && response.version != Version::HTTP_2 {
+            streams::send_head(session, response)?;
+        }
         Ok(())
     }
 
     fn response_body_filter(
         &self,
-        _: &mut Session,
+        session: &mut Session,
         body: &mut Option<Bytes>,
         end_of_stream: bool,
         ctx: &mut RequestCtx,
@@ -292,8 +297,19 @@ impl ProxyHttp for Gateway {
             None if end_of_stream => held.rest(),
             None => None,
         };
-        if body.is_some() || end_of_stream {
-            ctx.held = None;
+        if (body.is_some() || end_of_stream)
+            && let Some(held) = ctx.held.take()
+        {
+            let whole = body.as_ref().is_some_and(|body| held.is_whole(body.len()));
+            let reserved = held.end();
+            match &ctx.conn {
+                Some(conn) if session.as_downstream().as_http1().is_some() => conn.response_is_whole(reserved),
+                _ if whole => match streams::take_over(session, body, &self.shared, reserved) {
+                    Ok(bytes) => ctx.sent_later = bytes,
+                    Err(reserved) => ctx.reserved = reserved,
+                },
+                _ => ctx.reserved = reserved,
+            }
         }
         Ok(None)
     }
@@ -328,7 +344,11 @@ impl ProxyHttp for Gateway {
             return e; // decided where it was found
         }
         let idempotent = session.req_header().method.is_idempotent();
-        if !idempotent || session.as_ref().retry_buffer_truncated() || ctx.tries >= MAX_TRIES {
+        if !idempotent
+            || session.as_ref().retry_buffer_truncated()
+            || ctx.tries >= MAX_TRIES
+            || upstream::answer_begun(&e)
+        {
             e.set_retry(false);
         } else {
             e.retry.decide_reuse(client_reused);
@@ -340,6 +360,10 @@ impl ProxyHttp for Gateway {
         let rejection = match ctx.rejection {
             Some(rejection) => rejection,
             None if ctx.conn.as_ref().is_some_and(|c| c.broken_body()) => Rejection::Malformed,
+            // The client was told to wait with its body, by a backend that said nothing.
+            None if *e.etype() == ErrorType::ReadTimedout && respond::waits_for_continue(session) => {
+                Rejection::BackendTimeout
+            }
             None => upstream::cause(e, session.as_downstream_mut().is_body_done()),
         };
         // The engine ends the connection after a failure, so the answer says so.
@@ -355,20 +379,6 @@ impl ProxyHttp for Gateway {
         FailToProxy { error_code: rejection.status().as_u16(), can_reuse_downstream: false }
     }
 
-    fn suppress_error_log(&self, _: &Session, _: &RequestCtx, _: &Error) -> bool {
-        true // the access log and the metrics say it
-    }
-
-    fn suppress_proxy_warn_log(
-        &self,
-        _: &Session,
-        _: &RequestCtx,
-        _: &Error,
-        _: ProxyWarnLogContext,
-    ) -> bool {
-        true
-    }
-
     async fn logging(&self, session: &mut Session, _: Option<&Error>, ctx: &mut RequestCtx) {
         ctx.recorded = true;
         let total = ctx.start.elapsed();
@@ -378,7 +388,7 @@ impl ProxyHttp for Gateway {
             .or(ctx.rejection.map(Rejection::status))
             .unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let metrics = &self.shared.metrics;
-        let (bytes_in, bytes_out) = (session.body_bytes_read(), session.body_bytes_sent());
+        let (bytes_in, bytes_out) = (session.body_bytes_read(), session.body_bytes_sent() + ctx.sent_later);
         match &ctx.route {
             Some(route) => {
                 if let Some(handles) = metrics.route(route) {
@@ -431,7 +441,7 @@ fn write_record(
     );
     record.int("status", status.as_u16().into());
     record.int("bytes_in", session.body_bytes_read() as u64);
-    record.int("bytes_out", session.body_bytes_sent() as u64);
+    record.int("bytes_out", (session.body_bytes_sent() + ctx.sent_later) as u64);
     record.millis("duration_ms", total);
     if let Some(peer) = ctx.peer {
         record.display("upstream", peer);
@@ -486,4 +496,4 @@ fn request_id() -> u64 {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

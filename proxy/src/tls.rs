@@ -1,5 +1,6 @@
 //! Server-side TLS: the certificate by SNI at each handshake, from the published snapshot.
 
+use crate::handshake::Handshake;
 use crate::metrics::Metrics;
 use async_trait::async_trait;
 use ingress_core::{CertifiedKey, Reader};
@@ -21,7 +22,8 @@ use pingora_core::tls::ssl::{NameType, SslOptions, SslVersion};
 use std::any::Any;
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::AtomicI64;
+use std::time::{Duration, Instant};
 use tokio::io::AsyncReadExt;
 
 /// TLS 1.2 suites: forward secrecy and AEAD only. TLS 1.3 has its own.
@@ -111,14 +113,16 @@ impl TlsAccept for Certificates {
     }
 }
 
-/// Bounds the wait for a client's hello, whole, before the engine's handshake begins: a connection
-/// that sends nothing, trickles, or speaks no TLS takes a place for this long and no longer. What
-/// comes after the hello has the engine's own 60 s.
+/// Bounds a handshake. The wait for a client's hello, whole, comes before the engine's part: a
+/// connection that sends nothing, trickles, or speaks no TLS takes a place for this long and no
+/// longer. What comes after the hello has the rest of the time (`handshake.rs`).
 pub struct HelloDeadline {
     /// `None` = no limit of ours.
     pub limit: Option<Duration>,
     /// Where failures are counted.
     pub metrics: Metrics,
+    /// Handshakes that have begun and not ended.
+    pub handshakes: Arc<AtomicI64>,
 }
 
 /// A record of TLS holds no more (RFC 8446 section 5.1, with room for expansion).
@@ -148,6 +152,7 @@ impl HelloDeadline {
 #[async_trait]
 impl PreTlsProcess for HelloDeadline {
     async fn process(&self, stream: &mut L4Stream) -> pingora_core::Result<()> {
+        let (handshake, began) = (Handshake::begin(&self.handshakes), Instant::now());
         let reading = Self::first_record(stream);
         let read = match self.limit {
             Some(limit) => {
@@ -158,6 +163,7 @@ impl PreTlsProcess for HelloDeadline {
         match read {
             Ok(Some(record)) => {
                 stream.rewind(&record);
+                handshake.watch(stream, self.limit, began);
                 return Ok(());
             }
             Ok(None) => {} // a probe that only connects

@@ -7,7 +7,7 @@ use anyhow::{Context, bail};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use super::{Response, Served, Tls, bounded, connect_tcp};
+use super::{Response, Served, Tls, TlsStream, bounded, connect_tcp};
 
 trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
@@ -30,6 +30,13 @@ impl RawConn {
     pub fn from_tcp(stream: TcpStream) -> anyhow::Result<Self> {
         let local = stream.local_addr()?;
         Ok(Self { stream: Box::new(stream), local, served: None, buffer: Vec::new() })
+    }
+
+    /// A TLS connection over a TCP stream that the test made.
+    pub fn from_stream(stream: TlsStream) -> Self {
+        let local = stream.get_ref().local_addr().expect("a connected socket has an address");
+        let served = Served::of(&stream).ok();
+        Self { stream: Box::new(stream), local, served, buffer: Vec::new() }
     }
 
     /// A TLS connection that accepts any certificate.

@@ -9,9 +9,9 @@ use ingress_core::route::RuleIndex;
 use ingress_core::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-const HOST: &str = "app.example.com";
+pub(crate) const HOST: &str = "app.example.com";
 
-fn shared(routes: Vec<Route>) -> Arc<Shared> {
+pub(crate) fn shared(routes: Vec<Route>) -> Arc<Shared> {
     shared_with(Config::for_test(), routes)
 }
 
@@ -39,10 +39,12 @@ fn shared_with(config: Config, routes: Vec<Route>) -> Arc<Shared> {
         draining: false.into(),
         rotation: Default::default(),
         budget: crate::buffer::Budget::new(1 << 20),
+        owing: Default::default(),
+        handshakes: Default::default(),
     })
 }
 
-fn route(path: &str, policy: Policy, https_redirect: bool, address: BackendAddress) -> Route {
+pub(crate) fn route(path: &str, policy: Policy, https_redirect: bool, address: BackendAddress) -> Route {
     Route {
         path: PathMatch::prefix(path).unwrap(),
         policy: Arc::new(policy),
@@ -63,7 +65,7 @@ fn route(path: &str, policy: Policy, https_redirect: bool, address: BackendAddre
     }
 }
 
-fn endpoints(list: &[&str]) -> BackendAddress {
+pub(crate) fn endpoints(list: &[&str]) -> BackendAddress {
     BackendAddress::Endpoints(list.iter().map(|a| a.parse().unwrap()).collect())
 }
 
