@@ -133,7 +133,8 @@ async fn a_backend_may_refuse_an_upload_before_it_starts() {
 
 #[tokio::test]
 async fn a_backend_that_never_says_continue_is_504() {
-    let origin = Origin::raw(async |mut stream: TcpStream| while read_head(&mut stream).await.is_ok() {}).await;
+    let origin =
+        Origin::raw(async |mut stream: TcpStream| while read_head(&mut stream).await.is_ok() {}).await;
     let ingress = Ingress::new("web").prefix(HOST, "/", "web").set("proxy-read-timeout", "1");
     let product = serve([ingress.yaml(), service("web", &[origin.addr()])]).await;
     let mut conn = RawConn::connect(product.http()).await.unwrap();
@@ -168,7 +169,9 @@ async fn an_early_answer_of_the_backend_ends_an_upload() {
     let origin = Origin::http(|_| Reply::new(200, "ok")).await;
     let early = Origin::raw(async |mut stream: TcpStream| {
         let _ = read_head(&mut stream).await;
-        let _ = stream.write_all(b"HTTP/1.1 413 Too Large\r\nContent-Length: 2\r\nConnection: close\r\n\r\nno").await;
+        let _ = stream
+            .write_all(b"HTTP/1.1 413 Too Large\r\nContent-Length: 2\r\nConnection: close\r\n\r\nno")
+            .await;
     })
     .await;
     let product = serve([

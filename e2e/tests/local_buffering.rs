@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use common::{HOST, everything_to, serve_with};
+use common::{HOST, Ingress, everything_to, serve_with, service};
 use ingress_e2e::client::{H2Conn, RawConn, Tls};
 use ingress_e2e::origin::{Origin, read_head};
 use ingress_e2e::product::Product;
@@ -47,13 +47,22 @@ async fn halting(size: usize, permits: Arc<Semaphore>) -> Origin {
     .await
 }
 
+/// What is held does not come, however long one waits.
+const PAUSE: Duration = Duration::from_secs(1);
+
 /// Whether a part of the body comes before the backend has sent the rest; then the whole body must come.
-async fn streams(product: &Product, permits: &Semaphore, fields: &str, size: usize) -> bool {
+/// Waits for that no longer than `patience`.
+async fn streams(
+    product: &Product,
+    permits: &Semaphore,
+    fields: &str,
+    size: usize,
+    patience: Duration,
+) -> bool {
     let mut conn = RawConn::connect(product.http()).await.unwrap();
     let target = format!("/?{}", fields.replace(' ', "%20"));
     conn.send(format!("GET {target} HTTP/1.1\r\nHost: {HOST}\r\n\r\n")).await.unwrap();
-    // Held responses need a pause that ends; others come as soon as they are read.
-    let early = tokio::time::timeout(Duration::from_millis(500), async {
+    let early = tokio::time::timeout(patience, async {
         let mut got = Vec::new();
         loop {
             got.extend(conn.read_some().await.unwrap());
@@ -82,43 +91,53 @@ async fn streams(product: &Product, permits: &Semaphore, fields: &str, size: usi
 
 #[tokio::test]
 async fn what_is_held_and_what_streams() {
-    const SIZE: usize = 2000;
-    let length = format!("Content-Length: {SIZE}");
-    for (args, fields, want) in [
-        (&["--response-buffer-size=2000"][..], length.clone(), false),
-        (&["--response-buffer-size=1999"], length.clone(), true),
-        (&["--response-buffer-size=0"], length.clone(), true),
-        (&["--response-buffer-size=unlimited"], length.clone(), false),
-        (&["--response-buffer-size=unlimited"], "Transfer-Encoding: chunked".into(), true),
-        (&["--response-buffer-size=unlimited"], format!("{length}|Content-Type: text/event-stream"), true),
-        (&["--response-buffer-size=unlimited"], format!("{length}|Content-Type: application/grpc"), true),
-        (&["--response-buffer-size=unlimited"], format!("{length}|X-Accel-Buffering: no"), true),
-        (&["--response-buffer-budget=2000"], length.clone(), false),
-        (&["--response-buffer-budget=1999"], length.clone(), true),
+    // More than the connection's own small buffer; a stream, however, is not kept in that either.
+    const SIZE: usize = 20_000;
+    const DROPS: usize = 20;
+    let length = |size: usize| format!("Content-Length: {size}");
+    let unlimited = "--response-buffer-size=unlimited";
+    for (arg, fields, size, want) in [
+        ("--response-buffer-size=20000", length(SIZE), SIZE, false),
+        ("--response-buffer-size=19999", length(SIZE), SIZE, true),
+        ("--response-buffer-size=0", length(SIZE), SIZE, true),
+        (unlimited, length(SIZE), SIZE, false),
+        (unlimited, "Transfer-Encoding: chunked".into(), DROPS, true),
+        (unlimited, format!("{}|Content-Type: text/event-stream", length(DROPS)), DROPS, true),
+        (unlimited, format!("{}|Content-Type: application/grpc", length(DROPS)), DROPS, true),
+        (unlimited, format!("{}|X-Accel-Buffering: no", length(DROPS)), DROPS, true),
+        ("--response-buffer-budget=20000", length(SIZE), SIZE, false),
+        ("--response-buffer-budget=19999", length(SIZE), SIZE, true),
     ] {
         let permits = Arc::new(Semaphore::new(0));
-        let origin = halting(SIZE, permits.clone()).await;
-        let product = serve_with(everything_to(&origin), args).await;
-        assert_eq!(streams(&product, &permits, &fields, SIZE).await, want, "{args:?} {fields}");
+        let origin = halting(size, permits.clone()).await;
+        let product = serve_with(everything_to(&origin), &[arg]).await;
+        let patience = if want { DEADLINE } else { PAUSE };
+        assert_eq!(streams(&product, &permits, &fields, size, patience).await, want, "{arg} {fields}");
     }
 }
 
 #[tokio::test]
 async fn the_budget_is_one_for_all_and_given_back() {
-    const SIZE: usize = 2000;
-    let permits = Arc::new(Semaphore::new(0));
-    let origin = halting(SIZE, permits.clone()).await;
-    let product = serve_with(everything_to(&origin), &["--response-buffer-budget=3000"]).await;
+    const SIZE: usize = 20_000;
+    let permits = [Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0))];
+    let first = halting(SIZE, permits[0].clone()).await;
+    let second = halting(SIZE, permits[1].clone()).await;
+    let documents = [
+        Ingress::new("web").prefix(HOST, "/", "second").prefix(HOST, "/first", "first").yaml(),
+        service("first", &[first.addr()]),
+        service("second", &[second.addr()]),
+    ];
+    let product = serve_with(documents, &["--response-buffer-budget=30000"]).await;
     let length = format!("Content-Length: {SIZE}");
-    let mut first = RawConn::connect(product.http()).await.unwrap();
+    let mut conn = RawConn::connect(product.http()).await.unwrap();
     let target = length.replace(' ', "%20");
-    first.send(format!("GET /?{target} HTTP/1.1\r\nHost: {HOST}\r\n\r\n")).await.unwrap();
-    assert_eq!(first.read_head().await.unwrap().status, 200, "the first one is being held");
-    // A permit given in there may wake the first one instead, so there are two.
-    permits.add_permits(1);
-    assert!(streams(&product, &permits, &length, SIZE).await, "the second finds no room and streams");
-    assert_eq!(first.read_exact(SIZE).await.unwrap(), vec![b'x'; SIZE]);
-    eventually(DEADLINE, async || (!streams(&product, &permits, &length, SIZE).await).then_some(())).await;
+    conn.send(format!("GET /first?{target} HTTP/1.1\r\nHost: {HOST}\r\n\r\n")).await.unwrap();
+    let second = async || streams(&product, &permits[1], &length, SIZE, PAUSE).await;
+    eventually(3 * DEADLINE, async || second().await.then_some(())).await;
+    assert!(second().await, "there is no room beside the one that is held");
+    permits[0].add_permits(1);
+    assert_eq!(conn.read_response().await.unwrap().body, vec![b'x'; SIZE]);
+    eventually(3 * DEADLINE, async || (!second().await).then_some(())).await;
 }
 
 #[tokio::test]

@@ -39,7 +39,11 @@ async fn a_client_that_pauses_gets_408_wherever_it_pauses() {
             conn.send(&sent).await.unwrap();
             let answer = conn.read_response().await.unwrap();
             let said = (answer.status, answer.header("connection"), answer.header("server"));
-            assert_eq!(said, (408, Some("close"), Some("tak-os-ingress")), "{place}, {before} requests before");
+            assert_eq!(
+                said,
+                (408, Some("close"), Some("tak-os-ingress")),
+                "{place}, {before} requests before"
+            );
             assert!(conn.closed_within(DEADLINE).await, "{place}");
         }
     }
@@ -100,10 +104,11 @@ async fn the_idle_limit_runs_after_each_request_anew() {
 /// The first bytes that a TLS client sends.
 async fn hello() -> Vec<u8> {
     let (near, mut far) = tokio::io::duplex(1 << 16);
-    let connector = openssl::ssl::SslConnector::builder(openssl::ssl::SslMethod::tls_client()).unwrap().build();
+    let connector =
+        openssl::ssl::SslConnector::builder(openssl::ssl::SslMethod::tls_client()).unwrap().build();
     let ssl = connector.configure().unwrap().into_ssl(HOST).unwrap();
     let mut stream = tokio_openssl::SslStream::new(ssl, near).unwrap();
-    let mut bytes = Vec::new();
+    let mut bytes = Vec::with_capacity(1 << 16);
     tokio::select! {
         _ = std::pin::Pin::new(&mut stream).connect() => panic!("nobody answers"),
         n = far.read_buf(&mut bytes) => assert!(n.unwrap() > 0),
@@ -114,14 +119,15 @@ async fn hello() -> Vec<u8> {
 #[tokio::test]
 async fn a_handshake_that_stops_after_the_hello_loses_its_place() {
     let origin = Origin::echo().await;
-    let product = serve_with(everything_to(&origin), &["--tls-handshake-timeout=1s"]).await;
+    let product = serve_with(everything_to(&origin), &["--tls-handshake-timeout=2s"]).await;
+    let hello = hello().await;
     let mut conn = RawConn::connect(product.https()).await.unwrap();
-    conn.send(hello().await).await.unwrap();
+    conn.send(hello).await.unwrap();
     assert!(!conn.read_some().await.unwrap().is_empty(), "the server's part of the handshake");
     assert!(conn.closed_within(DEADLINE).await, "the engine by itself would wait for a minute");
     // One that was finished lives on.
     let mut done = RawConn::connect_tls(product.https(), Some(HOST), &["http/1.1"]).await.unwrap();
-    assert!(!done.closed_within(Duration::from_millis(1500)).await);
+    assert!(!done.closed_within(Duration::from_millis(2500)).await);
     assert_eq!(done.get(HOST, "/").await.unwrap().status, 200);
 }
 
@@ -212,7 +218,9 @@ async fn the_connect_timeout_bounds_tcp() {
     let full: TcpListener = socket.listen(1).unwrap();
     let addr = full.local_addr().unwrap();
     let mut queued = Vec::new();
-    while let Ok(Ok(stream)) = tokio::time::timeout(Duration::from_millis(300), TcpStream::connect(addr)).await {
+    while let Ok(Ok(stream)) =
+        tokio::time::timeout(Duration::from_millis(300), TcpStream::connect(addr)).await
+    {
         queued.push(stream);
     }
     // With and without the stream of ours that keeps short send timeouts.
@@ -220,7 +228,8 @@ async fn the_connect_timeout_bounds_tcp() {
         let product = timed(addr, ["1", "0", send]).await;
         assert_eq!(client::get(product.http(), HOST, "/").await.status, 504);
         let timeouts = [("reason", "timeout"), ("ingress", "web")];
-        assert_eq!(product.metric_sum("tak_ingress_upstream_errors_total", &timeouts).await, 1.0);
+        let errors = async || product.metric_sum("tak_ingress_upstream_errors_total", &timeouts).await;
+        eventually(DEADLINE, async || (errors().await == 1.0).then_some(())).await;
         assert_eq!(product.metric_sum("tak_ingress_upstream_retries_total", &[]).await, 0.0);
     }
 }
@@ -286,7 +295,6 @@ async fn a_backend_that_takes_nothing_is_504_whichever_timeout_is_left() {
             // Without an upload there is nothing to send, and the read timeout alone decides.
             assert_eq!(client::get(product.http(), HOST, "/").await.status, 504);
         }
-        eventually(DEADLINE, async || (origin.open_connections() == 0).then_some(())).await;
         assert_eq!(origin.accepts(), 1, "not sent again");
     }
 }
@@ -337,7 +345,8 @@ async fn a_client_that_stalls_its_upload_is_408_and_not_the_backends_fault() {
 
 #[tokio::test]
 async fn a_client_that_leaves_is_499_and_its_request_ends_at_the_backend() {
-    let origin = deaf().await;
+    let silent = async |mut stream: TcpStream| while read_head(&mut stream).await.is_ok() {};
+    let origin = Origin::raw(silent).await;
     let product = timed(origin.addr(), ["0", "0", "0"]).await;
     for tls in [false, true] {
         let path = if tls { "/tls" } else { "/plain" };

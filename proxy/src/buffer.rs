@@ -61,7 +61,10 @@ impl Held {
     ) -> Option<Self> {
         let length = reply.length.filter(|n| *n > 0)?;
         let too_long = threshold.is_some_and(|max| length > max);
-        if too_long || reply.streams || *method == Method::HEAD || status == StatusCode::SWITCHING_PROTOCOLS {
+        // The length of these is that of a body that is not sent.
+        let bodiless = *method == Method::HEAD
+            || matches!(status, StatusCode::SWITCHING_PROTOCOLS | StatusCode::NOT_MODIFIED);
+        if too_long || reply.streams || bodiless {
             return None;
         }
         let reserved = match threshold {
@@ -126,6 +129,9 @@ mod tests {
         assert!(held(Method::GET, &[("content-length", "6")], Some(0)).is_none(), "never");
         assert!(held(Method::HEAD, &[("content-length", "6")], Some(64)).is_none());
         assert!(held(Method::GET, &[], Some(64)).is_none());
+        let unchanged = reply(&[("content-length", "6")]);
+        let status = StatusCode::NOT_MODIFIED;
+        assert!(Held::wanted(&Method::GET, status, &unchanged, Some(64), &budget).is_none());
         for stream in [
             ("content-type", "text/event-stream"),
             ("content-type", "application/grpc+proto"),

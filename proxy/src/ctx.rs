@@ -22,6 +22,8 @@ pub struct RequestCtx {
     pub rejection: Option<Rejection>,
     /// An answer of ours that is no error (`redirect`).
     pub answered_by: Option<&'static str>,
+    /// The client's keep-alive, which the engine forgets with an interim response.
+    pub keepalive: Option<u64>,
     /// The address dialled last.
     pub peer: Option<SocketAddr>,
     /// Attempts so far.
@@ -58,6 +60,7 @@ impl RequestCtx {
             route: None,
             rejection: None,
             answered_by: None,
+            keepalive: None,
             peer: None,
             tries: 0,
             nothing_sent: false,

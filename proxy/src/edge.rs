@@ -83,6 +83,8 @@ pub struct Conn {
     reserved: Mutex<Option<Reserved>>,
     /// The client has not taken all of what was kept.
     owed: AtomicBool,
+    /// The response is a stream: nothing of it waits for more.
+    prompt: AtomicBool,
 }
 
 /// What is known of the bytes of an HTTP/1 request.
@@ -121,6 +123,7 @@ impl Conn {
             whole: AtomicBool::new(false),
             reserved: Mutex::default(),
             owed: AtomicBool::new(false),
+            prompt: AtomicBool::new(false),
         }
     }
 
@@ -152,6 +155,7 @@ impl Conn {
         follow.broken = false;
         self.head_bytes.store(follow.tail.len(), Ordering::Relaxed);
         self.following.store(false, Ordering::Relaxed);
+        self.prompt.store(false, Ordering::Relaxed);
         self.reading_head.store(true, Ordering::Relaxed);
     }
 
@@ -200,6 +204,11 @@ impl Conn {
         self.whole.store(true, Ordering::Relaxed);
     }
 
+    /// The response is a stream, though its length is known: the engine would flush it at its end.
+    pub fn response_streams(&self) {
+        self.prompt.store(true, Ordering::Relaxed);
+    }
+
     /// The engine is done with the request: what the client still has to take is waited for.
     fn response_is_written(&self) {
         if self.whole.swap(false, Ordering::Relaxed) {
@@ -240,7 +249,16 @@ impl EdgeStream {
         let digest = Arc::new(ProxyDigest::new(Box::new(response), Some(Box::new(conn.clone()))));
         shared.metrics.connection_opened();
         handshake::end(&*inner);
-        Ok(Self { inner, conn, digest, shared, canned: None, clock: None, output: Output::default(), stall: Stall::default() })
+        Ok(Self {
+            inner,
+            conn,
+            digest,
+            shared,
+            canned: None,
+            clock: None,
+            output: Output::default(),
+            stall: Stall::default(),
+        })
     }
 
     #[cfg(test)]
@@ -331,6 +349,12 @@ impl AsyncRead for EdgeStream {
             return Poll::Ready(Err(error));
         }
         if !self.conn.reading_head.load(Ordering::Relaxed) {
+            // The engine waits for either side, so there is nothing more to write just now.
+            if self.conn.prompt.load(Ordering::Relaxed)
+                && let Poll::Ready(Err(error)) = Pin::new(&mut self.inner).poll_flush(cx)
+            {
+                return Poll::Ready(Err(error));
+            }
             ready!(Pin::new(&mut self.inner).poll_read(cx, buf))?;
             if !self.conn.following.load(Ordering::Relaxed) {
                 return Poll::Ready(Ok(()));
@@ -606,10 +630,11 @@ impl Edge {
         loop {
             conn.expect_head();
             let serving = self.engine.process_new_http(session, shutdown);
-            let reused = match until(serving, stopped.as_mut(), || conn.reading_head(), || conn.idle(fd)).await {
-                Some(Some(reused)) => reused,
-                _ => return,
-            };
+            let reused =
+                match until(serving, stopped.as_mut(), || conn.reading_head(), || conn.idle(fd)).await {
+                    Some(Some(reused)) => reused,
+                    _ => return,
+                };
             let (mut stream, settings) = reused.consume();
             conn.response_is_written();
             if conn.owed.load(Ordering::Relaxed) && stream.flush().await.is_err() {

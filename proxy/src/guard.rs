@@ -2,6 +2,7 @@
 //! written, and the connection lives on.
 
 use crate::ctx::RequestCtx;
+use crate::edge::Conn;
 use crate::respond::{self, Rejection};
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -138,6 +139,10 @@ impl<H: Hooks> ProxyHttp for Guarded<H> {
             return survived(answered, ctx);
         }
         panicked(ctx);
+        // The connection waits for a hook to have seen the head.
+        if let Some(conn) = Conn::of(session) {
+            let _ = conn.head_is_read();
+        }
         // What stands behind the head was perhaps not looked at yet.
         if !session.is_body_empty() {
             session.set_keepalive(None);
@@ -202,9 +207,8 @@ impl<H: Hooks> ProxyHttp for Guarded<H> {
         end_of_stream: bool,
         ctx: &mut RequestCtx,
     ) -> Result<Option<Duration>> {
-        let filtered = catch_unwind(AssertUnwindSafe(|| {
-            self.0.response_body_filter(session, body, end_of_stream, ctx)
-        }));
+        let filtered =
+            catch_unwind(AssertUnwindSafe(|| self.0.response_body_filter(session, body, end_of_stream, ctx)));
         survived(filtered, ctx)
     }
 
@@ -227,9 +231,8 @@ impl<H: Hooks> ProxyHttp for Guarded<H> {
         ctx: &mut RequestCtx,
         client_reused: bool,
     ) -> Box<Error> {
-        let read = catch_unwind(AssertUnwindSafe(|| {
-            self.0.error_while_proxy(peer, session, e, ctx, client_reused)
-        }));
+        let read =
+            catch_unwind(AssertUnwindSafe(|| self.0.error_while_proxy(peer, session, e, ctx, client_reused)));
         read.unwrap_or_else(|_| panicked(ctx))
     }
 

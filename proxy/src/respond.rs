@@ -17,6 +17,9 @@ pub const SERVER_NAME: HeaderValue = HeaderValue::from_static("tak-os-ingress");
 const DRAIN_BYTES: usize = 8 << 20;
 const DRAIN_TIME: Duration = Duration::from_secs(2);
 
+/// How long a client is waited for that has its answer and still owes its body.
+pub const LINGER: Duration = Duration::from_secs(1);
+
 /// Why a request was not answered by its backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rejection {

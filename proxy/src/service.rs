@@ -252,7 +252,16 @@ impl Hooks for Gateway {
         ctx: &mut RequestCtx,
     ) -> Result<()> {
         if response.status.is_informational() && response.status != StatusCode::SWITCHING_PROTOCOLS {
+            ctx.keepalive = ctx.keepalive.or(session.get_keepalive());
             return Ok(());
+        }
+        if ctx.keepalive.is_some() && session.as_downstream_mut().is_body_done() {
+            // The body was not read yet when 100 went out, and so the engine meant to close.
+            session.set_keepalive(ctx.keepalive);
+        }
+        if respond::waits_for_continue(session) {
+            // It has its answer, and is not going to send the body.
+            session.set_read_timeout(Some(respond::LINGER));
         }
         if response.status == StatusCode::SWITCHING_PROTOCOLS && !ctx.upgrade {
             // Nobody asked: what follows is neither a response nor a tunnel.
@@ -277,6 +286,11 @@ impl Hooks for Gateway {
         let method = &session.req_header().method;
         ctx.held =
             Held::wanted(method, response.status, &reply, config.response_buffer_size, &self.shared.budget);
+        if reply.streams
+            && let Some(conn) = &ctx.conn
+        {
+            conn.response_streams();
+        }
         // After its body, HTTP/1 sends nothing that an HTTP/2 client would have to get.
         if ctx.held.is_some() && response.version != Version::HTTP_2 {
             streams::send_head(session, response)?;
@@ -303,7 +317,9 @@ impl Hooks for Gateway {
             let whole = body.as_ref().is_some_and(|body| held.is_whole(body.len()));
             let reserved = held.end();
             match &ctx.conn {
-                Some(conn) if session.as_downstream().as_http1().is_some() => conn.response_is_whole(reserved),
+                Some(conn) if session.as_downstream().as_http1().is_some() => {
+                    conn.response_is_whole(reserved)
+                }
                 _ if whole => match streams::take_over(session, body, &self.shared, reserved) {
                     Ok(bytes) => ctx.sent_later = bytes,
                     Err(reserved) => ctx.reserved = reserved,
@@ -357,6 +373,10 @@ impl Hooks for Gateway {
     }
 
     async fn fail_to_proxy(&self, session: &mut Session, e: &Error, ctx: &mut RequestCtx) -> FailToProxy {
+        let answered = session.response_written().is_some_and(|r| !r.status.is_informational());
+        if answered && *e.etype() == ErrorType::ReadTimedout && respond::waits_for_continue(session) {
+            return FailToProxy { error_code: 0, can_reuse_downstream: false };
+        }
         let rejection = match ctx.rejection {
             Some(rejection) => rejection,
             None if ctx.conn.as_ref().is_some_and(|c| c.broken_body()) => Rejection::Malformed,
@@ -369,7 +389,6 @@ impl Hooks for Gateway {
         // The engine ends the connection after a failure, so the answer says so.
         session.set_keepalive(None);
         ctx.rejection = Some(rejection);
-        let answered = session.response_written().is_some_and(|r| !r.status.is_informational());
         if rejection != Rejection::ClientGone
             && !answered
             && respond::reject(session, rejection).await.is_err()

@@ -7,6 +7,7 @@ use crate::service::Gateway;
 use crate::service::tests::{HOST, endpoints, route, shared};
 use ingress_core::Policy;
 use pingora_core::apps::HttpServerApp;
+use pingora_core::protocols::GetProxyDigest;
 use pingora_core::protocols::http::ServerSession;
 use pingora_core::protocols::http::v2::server::{H2Accept, HttpSession, handshake};
 use pingora_core::server::configuration::ServerConf;
@@ -241,7 +242,9 @@ async fn a_panic_leaves_the_other_streams_alone() {
             HttpSession::from_h2_conn(&mut connection, digest.clone()).await
         {
             let (engine, stopped) = (engine.clone(), stopped.clone());
-            tokio::spawn(async move { engine.process_new_http(ServerSession::new_http2(session), &stopped).await });
+            tokio::spawn(async move {
+                engine.process_new_http(ServerSession::new_http2(session), &stopped).await
+            });
         }
         drop(stop);
     });
