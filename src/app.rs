@@ -26,6 +26,9 @@ const NAMES_PAUSE: Duration = Duration::from_millis(200);
 /// How often series of deleted routes are looked for.
 const SWEEP_TICK: Duration = Duration::from_secs(30);
 
+/// How long connections without a request in flight are waited for at the end.
+const LAST_BYTES: Duration = Duration::from_secs(2);
+
 /// Why the process ends with an error.
 pub enum Failure {
     /// The configuration is at fault; nothing was started. Status 2.
@@ -175,7 +178,16 @@ async fn supervise(
     let drained = async {
         tokio::time::sleep(settings.shutdown_delay).await;
         proxy.stop_accepting();
-        while proxy.in_flight() > 0 || !proxy.finished() {
+        let mut quiet = Instant::now();
+        while proxy.in_flight() > 0
+            || !proxy.finished()
+            // Half a request is still read, and the last frames are still written; a client that only
+            // stays connected is not waited for.
+            || proxy.connections() > 0 && quiet.elapsed() < LAST_BYTES
+        {
+            if proxy.in_flight() > 0 {
+                quiet = Instant::now();
+            }
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };

@@ -30,7 +30,8 @@ impl Budget {
     }
 }
 
-struct Reserved {
+/// A part of the budget, given back when dropped.
+pub struct Reserved {
     budget: Arc<Budget>,
     bytes: usize,
 }
@@ -45,7 +46,7 @@ impl Drop for Reserved {
 pub struct Held {
     body: BytesMut,
     length: usize,
-    _reserved: Option<Reserved>,
+    reserved: Option<Reserved>,
 }
 
 impl Held {
@@ -60,14 +61,17 @@ impl Held {
     ) -> Option<Self> {
         let length = reply.length.filter(|n| *n > 0)?;
         let too_long = threshold.is_some_and(|max| length > max);
-        if too_long || reply.streams || *method == Method::HEAD || status == StatusCode::SWITCHING_PROTOCOLS {
+        // The length of these is that of a body that is not sent.
+        let bodiless = *method == Method::HEAD
+            || matches!(status, StatusCode::SWITCHING_PROTOCOLS | StatusCode::NOT_MODIFIED);
+        if too_long || reply.streams || bodiless {
             return None;
         }
         let reserved = match threshold {
             Some(_) => Some(budget.reserve(length)?),
             None => None,
         };
-        Some(Self { body: BytesMut::new(), length, _reserved: reserved })
+        Some(Self { body: BytesMut::new(), length, reserved })
     }
 
     /// Takes a chunk in; gives the whole body back once it is there. The length decides, since the
@@ -81,6 +85,16 @@ impl Held {
         }
         self.body.extend_from_slice(&chunk);
         (self.body.len() >= self.length || end).then(|| self.body.split().freeze())
+    }
+
+    /// Whether so many bytes are all of it.
+    pub fn is_whole(&self, bytes: usize) -> bool {
+        bytes == self.length
+    }
+
+    /// Its part of the budget, which it needs until the client has the body.
+    pub fn end(self) -> Option<Reserved> {
+        self.reserved
     }
 
     /// What was held of a response that ends before its length.
@@ -115,6 +129,9 @@ mod tests {
         assert!(held(Method::GET, &[("content-length", "6")], Some(0)).is_none(), "never");
         assert!(held(Method::HEAD, &[("content-length", "6")], Some(64)).is_none());
         assert!(held(Method::GET, &[], Some(64)).is_none());
+        let unchanged = reply(&[("content-length", "6")]);
+        let status = StatusCode::NOT_MODIFIED;
+        assert!(Held::wanted(&Method::GET, status, &unchanged, Some(64), &budget).is_none());
         for stream in [
             ("content-type", "text/event-stream"),
             ("content-type", "application/grpc+proto"),

@@ -1,7 +1,7 @@
 //! What one request carries through the hooks.
 
 use crate::Shared;
-use crate::buffer::Held;
+use crate::buffer::{Held, Reserved};
 use crate::edge::Conn;
 use crate::policy::auth::Identity;
 use crate::respond::Rejection;
@@ -33,6 +33,8 @@ pub struct RequestCtx {
     pub rejection: Option<Rejection>,
     /// An answer of ours that is no error (`redirect`).
     pub answered_by: Option<&'static str>,
+    /// The client's keep-alive, which the engine forgets with an interim response.
+    pub keepalive: Option<u64>,
     /// The address dialled last.
     pub peer: Option<SocketAddr>,
     /// Attempts so far.
@@ -61,6 +63,10 @@ pub struct RequestCtx {
     pub passed: usize,
     /// The response, once it streams.
     pub stream: Option<Stream>,
+    /// What its body takes of the budget until it is written.
+    pub reserved: Option<Reserved>,
+    /// Bytes of the body that are sent after the engine is done.
+    pub sent_later: usize,
 }
 
 impl RequestCtx {
@@ -76,6 +82,7 @@ impl RequestCtx {
             identity: None,
             rejection: None,
             answered_by: None,
+            keepalive: None,
             peer: None,
             tries: 0,
             nothing_sent: false,
@@ -93,6 +100,8 @@ impl RequestCtx {
             held: None,
             passed: 0,
             stream: None,
+            reserved: None,
+            sent_later: 0,
         }
     }
 

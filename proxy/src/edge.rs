@@ -1,16 +1,21 @@
 //! Around Pingora's HTTP engine: the accept loops, what is known of a client's connection, and
 //! the limits that the engine does not have.
 
+use crate::buffer::Reserved;
 use crate::frames::Frames;
 use crate::framing::{Body, RequestLine};
+use crate::guard::Guarded;
+use crate::output::{Output, Owing, Stall};
 use crate::places::Place;
 use crate::respond::{SERVER_NAME, canned};
 use crate::service::Gateway;
 use crate::stream::{ClientStream, Clock};
 use crate::strict::Malformed;
 use crate::tls::{self, HelloDeadline, TlsInfo};
-use crate::{Bound, Shared, StartError, proxy_protocol};
+use crate::{Bound, Shared, StartError, handshake, proxy_protocol};
 use async_trait::async_trait;
+use futures::FutureExt;
+use futures::future::FusedFuture;
 use futures::task::AtomicWaker;
 use http::header::{CONTENT_LENGTH, SERVER};
 use http::{HeaderValue, Method};
@@ -33,16 +38,16 @@ use pingora_core::services::listening::Service;
 use pingora_http::ResponseHeader;
 use pingora_proxy::{HttpProxy, Session, http_proxy};
 use std::fmt;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::io;
 use std::net::IpAddr;
-use std::os::fd::IntoRawFd;
-use std::pin::Pin;
+use std::os::fd::{IntoRawFd, RawFd};
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep_until};
 
 /// Receive windows of HTTP/2 clients: large enough for fast uploads, bounded per connection.
@@ -90,6 +95,14 @@ pub struct Conn {
     cut: AtomicBool,
     /// Who waits for the connection.
     waiting: AtomicWaker,
+    /// All that the engine will still write for this request is in memory: what the client does not
+    /// take is kept for it, and the engine is done.
+    whole: AtomicBool,
+    reserved: Mutex<Option<Reserved>>,
+    /// The client has not taken all of what was kept.
+    owed: AtomicBool,
+    /// The response is a stream: nothing of it waits for more.
+    prompt: AtomicBool,
 }
 
 /// The streams of an HTTP/2 connection, counted.
@@ -138,6 +151,10 @@ impl Conn {
             streams: Streams::default(),
             cut: AtomicBool::new(false),
             waiting: AtomicWaker::new(),
+            whole: AtomicBool::new(false),
+            reserved: Mutex::default(),
+            owed: AtomicBool::new(false),
+            prompt: AtomicBool::new(false),
         }
     }
 
@@ -199,6 +216,7 @@ impl Conn {
         self.head_bytes.store(follow.tail.len(), Ordering::Relaxed);
         self.following.store(false, Ordering::Relaxed);
         self.clock.release();
+        self.prompt.store(false, Ordering::Relaxed);
         self.reading_head.store(true, Ordering::Relaxed);
     }
 
@@ -226,6 +244,16 @@ impl Conn {
         Ok(())
     }
 
+    /// No hook has seen the next request yet.
+    fn reading_head(&self) -> bool {
+        self.reading_head.load(Ordering::Relaxed)
+    }
+
+    /// Nothing of the next request is here, also not in the kernel.
+    fn idle(&self, fd: RawFd) -> bool {
+        self.reading_head() && self.head_bytes.load(Ordering::Relaxed) == 0 && !waiting_input(fd)
+    }
+
     /// What follows is a tunnel: its bytes are nobody's business.
     pub fn follow_no_more(&self) {
         self.following.store(false, Ordering::Relaxed);
@@ -246,6 +274,24 @@ impl Conn {
     fn pending<T>(&self, cx: &Context<'_>) -> Poll<io::Result<T>> {
         self.waiting.register(cx.waker());
         if self.is_cut() { Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into())) } else { Poll::Pending }
+    }
+
+    /// The rest of the response is in memory, as much of it as `reserved` says.
+    pub fn response_is_whole(&self, reserved: Option<Reserved>) {
+        *self.reserved.lock() = reserved;
+        self.whole.store(true, Ordering::Relaxed);
+    }
+
+    /// The response is a stream, though its length is known: the engine would flush it at its end.
+    pub fn response_streams(&self) {
+        self.prompt.store(true, Ordering::Relaxed);
+    }
+
+    /// The engine is done with the request: what the client still has to take is waited for.
+    fn response_is_written(&self) {
+        if self.whole.swap(false, Ordering::Relaxed) {
+            *self.reserved.lock() = None;
+        }
     }
 
     /// Whether the body was found to be broken while it was read.
@@ -270,6 +316,8 @@ pub(crate) struct EdgeStream {
     over: bool,
     /// That of a plain connection; with TLS the handshake holds it (`tls.rs`).
     place: Option<Place>,
+    output: Output,
+    stall: Stall,
 }
 
 impl EdgeStream {
@@ -287,8 +335,21 @@ impl EdgeStream {
         let response = ResponseHeader::build_no_case(200, Some(0)).map_err(io::Error::other)?;
         let digest = Arc::new(ProxyDigest::new(Box::new(response), Some(Box::new(conn.clone()))));
         shared.metrics.connection_opened();
+        handshake::end(&*inner);
         let frames = matches!(inner.selected_alpn_proto(), Some(ALPN::H2)).then(Box::default);
-        Ok(Self { inner, conn, digest, shared, canned: None, clock: None, frames, over: false, place: None })
+        Ok(Self {
+            inner,
+            conn,
+            digest,
+            shared,
+            canned: None,
+            clock: None,
+            frames,
+            over: false,
+            place: None,
+            output: Output::default(),
+            stall: Stall::default(),
+        })
     }
 
     #[cfg(test)]
@@ -299,14 +360,52 @@ impl EdgeStream {
     /// Writes what is left of our own answer; ready once all of it is out.
     fn poll_canned(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while let Some(rest) = self.canned.filter(|r| !r.is_empty()) {
-            let n = ready!(Pin::new(&mut self.inner).poll_write(cx, rest))?;
+            let step = Pin::new(&mut self.inner).poll_write(cx, rest);
+            let n = ready!(self.poll_taken(cx, step))?;
             if n == 0 {
                 return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
             }
             self.canned = Some(&rest[n..]);
         }
-        ready!(Pin::new(&mut self.inner).poll_flush(cx))?;
-        Poll::Ready(Ok(()))
+        let step = Pin::new(&mut self.inner).poll_flush(cx);
+        self.poll_taken(cx, step)
+    }
+
+    /// What came of offering the client something: not taken for too long is an error.
+    fn poll_taken<T>(&mut self, cx: &mut Context<'_>, step: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        if step.is_ready() {
+            self.stall.progress();
+            return step;
+        }
+        if let Poll::Ready(error) = self.stall.poll(cx, self.shared.config.client_write_timeout) {
+            return Poll::Ready(Err(error));
+        }
+        self.conn.pending(cx)
+    }
+
+    /// Whether the client must not be waited for.
+    fn keeps(&self) -> bool {
+        self.conn.whole.load(Ordering::Relaxed)
+    }
+
+    /// Keeps bytes for the client until it takes them.
+    fn keep(&mut self, bytes: &[u8]) {
+        let Self { output, conn, shared, .. } = self;
+        output.take(bytes, || {
+            conn.owed.store(true, Ordering::Relaxed);
+            Owing::new(shared.clone(), conn.reserved.lock().take())
+        });
+    }
+
+    /// Ready once the client has taken what was kept for it.
+    fn poll_owed(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.output.is_empty() {
+            return Poll::Ready(Ok(()));
+        }
+        let limit = self.shared.config.client_write_timeout;
+        let ended = ready!(self.output.poll_write(cx, &mut self.inner, &mut self.stall, limit));
+        self.conn.owed.store(false, Ordering::Relaxed);
+        Poll::Ready(ended)
     }
 }
 
@@ -314,6 +413,21 @@ impl Drop for EdgeStream {
     fn drop(&mut self) {
         self.say_goodbye();
         self.shared.metrics.connection_closed();
+        // The engine lets go of a connection that it does not keep; what is owed is still delivered.
+        if !self.output.is_empty()
+            && let Ok(runtime) = tokio::runtime::Handle::try_current()
+        {
+            let nothing = Box::new(tokio::io::duplex(1).0);
+            let mut inner = std::mem::replace(&mut self.inner, nothing);
+            let (mut output, mut stall) = (std::mem::take(&mut self.output), Stall::default());
+            let limit = self.shared.config.client_write_timeout;
+            runtime.spawn(async move {
+                let owed = |cx: &mut Context<'_>| output.poll_write(cx, &mut inner, &mut stall, limit);
+                if poll_fn(owed).await.is_ok() {
+                    Shutdown::shutdown(&mut *inner).await;
+                }
+            });
+        }
     }
 }
 
@@ -327,9 +441,19 @@ impl AsyncRead for EdgeStream {
             return self.poll_frames(cx, buf);
         }
         let before = buf.filled().len();
+        // The client may want to read before it sends more.
+        if let Poll::Ready(Err(error)) = self.poll_owed(cx) {
+            return Poll::Ready(Err(error));
+        }
         if !self.conn.reading_head.load(Ordering::Relaxed) {
             if self.conn.clock.silence().is_some() && self.poll_quiet(cx).is_ready() {
                 return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+            }
+            // The engine waits for either side, so there is nothing more to write just now.
+            if self.conn.prompt.load(Ordering::Relaxed)
+                && let Poll::Ready(Err(error)) = Pin::new(&mut self.inner).poll_flush(cx)
+            {
+                return Poll::Ready(Err(error));
             }
             if Pin::new(&mut self.inner).poll_read(cx, buf)?.is_pending() {
                 return self.conn.pending(cx);
@@ -510,10 +634,21 @@ impl AsyncWrite for EdgeStream {
         if !self.conn.reading_head.load(Ordering::Relaxed) {
             // A head was read, or the engine would not answer: its clock is not needed any more.
             self.clock = None;
-            return match Pin::new(&mut self.inner).poll_write(cx, buf) {
-                Poll::Pending => self.conn.pending(cx),
-                written => written,
-            };
+            match self.poll_owed(cx) {
+                Poll::Ready(Ok(())) => {}
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+                Poll::Pending if self.keeps() => {
+                    self.keep(buf);
+                    return Poll::Ready(Ok(buf.len()));
+                }
+                Poll::Pending => return Poll::Pending,
+            }
+            let step = Pin::new(&mut self.inner).poll_write(cx, buf);
+            if step.is_pending() && self.keeps() {
+                self.keep(buf);
+                return Poll::Ready(Ok(buf.len()));
+            }
+            return self.poll_taken(cx, step);
         }
         // No hook has seen this request: the engine answers a head that it could not parse.
         if self.canned.is_none() {
@@ -526,15 +661,23 @@ impl AsyncWrite for EdgeStream {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match Pin::new(&mut self.inner).poll_flush(cx) {
-            Poll::Pending => self.conn.pending(cx),
-            flushed => flushed,
+        match self.poll_owed(cx) {
+            Poll::Pending if self.keeps() => return Poll::Ready(Ok(())),
+            other => ready!(other)?,
         }
+        let step = Pin::new(&mut self.inner).poll_flush(cx);
+        if step.is_pending() && self.keeps() {
+            self.keep(&[]);
+            return Poll::Ready(Ok(()));
+        }
+        self.poll_taken(cx, step)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.over = true;
-        Pin::new(&mut self.inner).poll_shutdown(cx)
+        ready!(self.poll_owed(cx))?;
+        let step = Pin::new(&mut self.inner).poll_shutdown(cx);
+        self.poll_taken(cx, step)
     }
 
     fn poll_write_vectored(
@@ -542,14 +685,12 @@ impl AsyncWrite for EdgeStream {
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        if self.conn.reading_head.load(Ordering::Relaxed) {
+        if self.conn.reading_head.load(Ordering::Relaxed) || self.keeps() || !self.output.is_empty() {
             let first = bufs.iter().find(|b| !b.is_empty()).map_or(&[][..], |b| &**b);
             return self.poll_write(cx, first);
         }
-        match Pin::new(&mut self.inner).poll_write_vectored(cx, bufs) {
-            Poll::Pending => self.conn.pending(cx),
-            written => written,
-        }
+        let step = Pin::new(&mut self.inner).poll_write_vectored(cx, bufs);
+        self.poll_taken(cx, step)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -566,7 +707,8 @@ impl fmt::Debug for EdgeStream {
 #[async_trait]
 impl Shutdown for EdgeStream {
     async fn shutdown(&mut self) {
-        self.inner.shutdown().await;
+        let _ = poll_fn(|cx| self.poll_owed(cx)).await;
+        Shutdown::shutdown(&mut *self.inner).await;
     }
 }
 
@@ -612,14 +754,16 @@ impl Peek for EdgeStream {}
 /// One app for both listeners.
 struct Edge {
     shared: Arc<Shared>,
-    engine: Arc<HttpProxy<Gateway>>,
+    engine: Arc<HttpProxy<Guarded<Gateway>>>,
     http2: Arc<Http2>,
+    /// Turns true when draining begins, before the ports close.
+    drain: ShutdownWatch,
 }
 
 /// HTTP/2 connections: the engine's loop, with streams of ours.
 struct Http2 {
     shared: Arc<Shared>,
-    engine: Arc<HttpProxy<Gateway>>,
+    engine: Arc<HttpProxy<Guarded<Gateway>>>,
 }
 
 #[async_trait]
@@ -685,33 +829,54 @@ impl ServerApp for Edge {
         stream.place = place.flatten();
         let conn = stream.conn.clone();
         if matches!(stream.selected_alpn_proto(), Some(ALPN::H2)) {
-            return ServerApp::process_new(&self.http2, Box::new(stream), shutdown).await;
+            // Clients are sent away (GOAWAY) while there is still time to go elsewhere. One that comes
+            // after that is served until the ports close.
+            let away = if *self.drain.borrow() { shutdown } else { &self.drain };
+            return ServerApp::process_new(&self.http2, Box::new(stream), away).await;
         }
         self.http1(Box::new(stream), &conn, shutdown).await;
         None
     }
 
     async fn cleanup(&self) {
-        self.engine.http_cleanup().await;
+        // The engine would drop each connection that waits for a request, also where half of one has
+        // come in. `http1` looks closer.
     }
 }
 
 impl Edge {
     /// The requests of one HTTP/1 connection, one after the other.
     async fn http1(&self, stream: Stream, conn: &Conn, shutdown: &ShutdownWatch) {
+        let fd = stream.id();
         let mut session = ServerSession::new_http1(stream);
         // Seconds; 0 is the engine's word for no limit.
         let idle = self.shared.config.client_read_timeout.map_or(0, |d| d.as_secs().max(1));
         session.set_keepalive(if *shutdown.borrow() { None } else { Some(idle) });
+        let mut stop = shutdown.clone();
+        let stopped = async move {
+            // An error means that nobody is left to stop us.
+            let _ = stop.wait_for(|stop| *stop).await;
+        };
+        let mut stopped = pin!(stopped.fuse());
         loop {
             conn.expect_head();
-            let done = tokio::select! {
-                biased;
-                done = self.engine.process_new_http(session, shutdown) => done,
-                () = conn.clock.stuck() => None,
+            let serving = async {
+                tokio::select! {
+                    biased;
+                    done = self.engine.process_new_http(session, shutdown) => done,
+                    () = conn.clock.stuck() => None,
+                }
             };
-            let Some(reused) = done else { return };
-            let (stream, settings) = reused.consume();
+            let reused =
+                match until(serving, stopped.as_mut(), || conn.reading_head(), || conn.idle(fd)).await {
+                    Some(Some(reused)) => reused,
+                    _ => return,
+                };
+            let (mut stream, settings) = reused.consume();
+            conn.response_is_written();
+            if conn.owed.load(Ordering::Relaxed) && stream.flush().await.is_err() {
+                return;
+            }
             session = ServerSession::new_http1(stream);
             if let Some(settings) = settings {
                 settings.apply_to_session(&mut session);
@@ -720,10 +885,37 @@ impl Edge {
     }
 }
 
+/// Serves one request to its end, unless the process stops while the connection is idle: `None`.
+/// The stop is looked for only while a head is `awaited`, so that a request pays nothing for it.
+async fn until<T>(
+    serving: impl Future<Output = T>,
+    mut stopped: Pin<&mut (impl FusedFuture<Output = ()> + Send)>,
+    awaited: impl Fn() -> bool,
+    idle: impl Fn() -> bool,
+) -> Option<T> {
+    let mut serving = pin!(serving);
+    poll_fn(move |cx| {
+        if let Poll::Ready(done) = serving.as_mut().poll(cx) {
+            return Poll::Ready(Some(done));
+        }
+        let stopped = awaited() && (stopped.is_terminated() || stopped.as_mut().poll(cx).is_ready());
+        if stopped && idle() { Poll::Ready(None) } else { Poll::Pending }
+    })
+    .await
+}
+
+/// Whether bytes have arrived that nobody has read.
+fn waiting_input(fd: RawFd) -> bool {
+    let mut byte = [0u8; 1];
+    // SAFETY: the buffer is as long as stated; a descriptor that is none gives an error.
+    unsafe { libc::recv(fd, byte.as_mut_ptr().cast(), 1, libc::MSG_PEEK | libc::MSG_DONTWAIT) > 0 }
+}
+
 /// Starts the accept loops of both listeners on the current runtime.
 pub fn serve(
     shared: Arc<Shared>,
     bound: Bound,
+    drain: ShutdownWatch,
     stopped: ShutdownWatch,
 ) -> Result<tokio::task::JoinHandle<()>, StartError> {
     let config = &shared.config;
@@ -733,7 +925,7 @@ pub fn serve(
         max_retries: usize::from(crate::upstream::MAX_TRIES),
         ..ServerConf::default()
     });
-    let mut engine = http_proxy(&conf, Gateway::new(shared.clone()));
+    let mut engine = http_proxy(&conf, Guarded(Gateway::new(shared.clone())));
     let mut options = HttpServerOptions::default();
     options.h2_idle_timeout = config.client_keepalive_timeout;
     engine.server_options = Some(options);
@@ -747,7 +939,7 @@ pub fn serve(
 
     let engine = Arc::new(engine);
     let http2 = Arc::new(Http2 { shared: shared.clone(), engine: engine.clone() });
-    let edge = Edge { shared: shared.clone(), engine, http2 };
+    let edge = Edge { shared: shared.clone(), engine, http2, drain };
     let tls = tls::settings(shared.reader.clone(), shared.metrics.clone(), shared.places.clone())?;
     let mut service = Service::new("edge".into(), edge);
     let mut fds = Fds::new();
@@ -758,6 +950,7 @@ pub fn serve(
         metrics: shared.metrics.clone(),
         places: shared.places.clone(),
         proxies: config.proxy_protocol.then(|| config.trusted_proxies.clone()),
+        handshakes: shared.handshakes.clone(),
     };
     service.endpoints().set_pre_tls_callback(Arc::new(hello));
     let fds = Arc::new(Mutex::new(fds));

@@ -9,7 +9,7 @@ use crate::edge::Conn;
 use crate::respond::Rejection;
 use crate::strict::{Facts, Field};
 use crate::via::Via;
-use http::header::{CONNECTION, CONTENT_LENGTH, COOKIE, HOST, TE, TRANSFER_ENCODING, UPGRADE};
+use http::header::{CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, HOST, TE, TRANSFER_ENCODING, UPGRADE};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Version};
 use ingress_core::{Auth, Route};
 use pingora_http::{RequestHeader, ResponseHeader};
@@ -49,6 +49,9 @@ pub fn rebuild(
     }
     if facts.cookies > 1 {
         join_cookies(headers);
+    }
+    if parts.version == Version::HTTP_10 {
+        headers.remove(EXPECT); // RFC 9110 section 10.1.1: it cannot mean it
     }
     if facts.chunked {
         headers.insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));

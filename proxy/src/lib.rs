@@ -13,10 +13,13 @@ mod frames;
 mod framing;
 #[doc(hidden)]
 pub mod fuzz;
+mod guard;
+mod handshake;
 mod headers;
 mod listeners;
 pub mod metrics;
 mod oauth;
+mod output;
 mod places;
 mod policy;
 mod proxy_protocol;
@@ -169,11 +172,16 @@ struct Shared {
     places: Arc<places::Places>,
     streams: Arc<streams::Streams>,
     auth: policy::auth::State,
+    /// Responses that clients have not taken whole yet, though their requests are done.
+    owing: std::sync::atomic::AtomicI64,
+    /// TLS handshakes that have begun.
+    handshakes: Arc<std::sync::atomic::AtomicI64>,
 }
 
 /// The running data plane.
 pub struct Proxy {
     shared: Arc<Shared>,
+    drain: watch::Sender<bool>,
     /// Kept alive for as long as the listeners run: dropping it would stop them.
     stop: watch::Sender<bool>,
     service: tokio::task::JoinHandle<()>,
@@ -216,15 +224,20 @@ impl Proxy {
             budget,
             places,
             streams,
+            owing: Default::default(),
+            handshakes: Default::default(),
         });
+        let (drain, draining) = watch::channel(false);
         let (stop, stopped) = watch::channel(false);
-        let service = edge::serve(shared.clone(), bound, stopped)?;
-        Ok(Self { shared, stop, service })
+        let service = edge::serve(shared.clone(), bound, draining, stopped)?;
+        Ok(Self { shared, drain, stop, service })
     }
 
-    /// From now on responses ask clients to close their connections.
+    /// From now on responses ask clients to close their connections, and HTTP/2 clients are told to
+    /// open no further streams.
     pub fn drain(&self) {
         self.shared.draining.store(true, Ordering::Relaxed);
+        let _ = self.drain.send(true);
     }
 
     /// Stops accepting and ends idle connections; requests in flight go on.
@@ -232,9 +245,15 @@ impl Proxy {
         let _ = self.stop.send(true);
     }
 
-    /// Requests in flight, tunnels included.
+    /// Requests in flight, tunnels included, and responses that clients have not taken whole.
     pub fn in_flight(&self) -> i64 {
-        self.shared.metrics.active_requests()
+        self.shared.metrics.active_requests() + self.shared.owing.load(Ordering::Relaxed)
+    }
+
+    /// Client connections, those in their TLS handshake included. After `stop_accepting` they go as
+    /// their requests end; those without a request at once.
+    pub fn connections(&self) -> i64 {
+        self.shared.metrics.connections() + self.shared.handshakes.load(Ordering::Relaxed)
     }
 
     /// Whether the accept loops have ended: after `stop_accepting`, or because they died.

@@ -121,7 +121,7 @@ impl Metrics {
             panics: counter(
                 r,
                 "request_panics_total",
-                "Requests that ended without a record: dropped or panicked.",
+                "Requests in which a hook panicked, or that were dropped without a record.",
             )?,
             log_dropped: counter(
                 r,
@@ -217,6 +217,11 @@ impl Metrics {
         }
     }
 
+    /// A hook panicked; its request is recorded like others.
+    pub fn panicked(&self) {
+        self.0.panics.inc();
+    }
+
     /// Requests that ended without their record.
     pub fn lost_requests(&self) -> u64 {
         self.0.panics.get()
@@ -272,6 +277,11 @@ impl Metrics {
     /// A client connection ended.
     pub fn connection_closed(&self) {
         self.0.connections.dec();
+    }
+
+    /// Open client connections.
+    pub fn connections(&self) -> i64 {
+        self.0.connections.get()
     }
 
     /// A TLS handshake with a client ended.

@@ -18,8 +18,11 @@ const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 
 /// How much of an unread request body is taken in after an early answer, so that the client gets
 /// to read it; beyond it the connection is cut.
-const DRAIN_BYTES: usize = 256 << 10;
-const DRAIN_TIME: Duration = Duration::from_secs(1);
+const DRAIN_BYTES: usize = 8 << 20;
+const DRAIN_TIME: Duration = Duration::from_secs(2);
+
+/// How long a client is waited for that has its answer and still owes its body.
+pub const LINGER: Duration = Duration::from_secs(1);
 
 /// Why a request was not answered by its backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -153,10 +156,7 @@ impl Rejection {
 
     /// Whether the client's connection ends with this answer.
     fn closes(self) -> bool {
-        matches!(
-            self,
-            Rejection::Malformed | Rejection::HeadTooLarge | Rejection::ClientTimeout | Rejection::Internal
-        )
+        matches!(self, Rejection::Malformed | Rejection::HeadTooLarge | Rejection::ClientTimeout)
     }
 
     fn body(self) -> &'static str {
@@ -294,7 +294,7 @@ pub async fn redirect(session: &mut Session, location: HeaderValue) -> Result<()
 async fn send(session: &mut Session, header: ResponseHeader, body: Bytes) -> Result<()> {
     // HTTP/1 suppresses a body after HEAD by itself, HTTP/2 does not.
     let no_body = body.is_empty() || session.req_header().method == Method::HEAD;
-    let waiting = session.req_header().headers.contains_key(http::header::EXPECT);
+    let waiting = waits_for_continue(session);
     if no_body && session.req_header().version == Version::HTTP_2 {
         // The head ends the stream: the engine's own call would leave that for later, and after a
         // failure there is none.
@@ -309,6 +309,11 @@ async fn send(session: &mut Session, header: ResponseHeader, body: Bytes) -> Res
         drain(session).await;
     }
     Ok(())
+}
+
+/// Whether the client sends its body only when it is told to (RFC 9110 section 10.1.1), and was not.
+pub fn waits_for_continue(session: &Session) -> bool {
+    session.req_header().headers.contains_key(http::header::EXPECT) && session.body_bytes_read() == 0
 }
 
 /// Reads on for a moment: closing with unread bytes makes the kernel reset the connection, and the

@@ -6,7 +6,9 @@ use crate::buffer::Held;
 use crate::ctx::RequestCtx;
 use crate::edge::Conn;
 use crate::framing::{Body, Chunks};
+use crate::guard::Hooks;
 use crate::oauth::Endpoint;
+use crate::output::Owing;
 use crate::policy::auth::{self, Identity};
 use crate::policy::{self, Asked, Verdict};
 use crate::respond::{self, Rejection};
@@ -17,18 +19,16 @@ use crate::strict::{Facts, check_target};
 use crate::upstream::{self, MAX_TRIES};
 use crate::via::Via;
 use crate::{Shared, headers};
-use async_trait::async_trait;
 use bytes::Bytes;
 use http::header::{CONNECTION, REFERER, SET_COOKIE, TE, TRANSFER_ENCODING, USER_AGENT};
 use http::request::Parts;
 use http::{HeaderValue, Method, StatusCode, Version};
 use ingress_core::Auth;
-use pingora_core::modules::http::HttpModules;
 use pingora_core::protocols::Digest;
 use pingora_core::upstreams::peer::HttpPeer;
 use pingora_core::{Error, ErrorType, Result};
 use pingora_http::{RequestHeader, ResponseHeader};
-use pingora_proxy::{FailToProxy, ProxyHttp, ProxyWarnLogContext, Session};
+use pingora_proxy::{FailToProxy, Session};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -56,8 +56,15 @@ impl Gateway {
             }
         }
         session.set_read_timeout(config.client_read_timeout);
-        session.set_write_timeout(config.client_write_timeout);
+        // HTTP/1 clients are watched where their bytes are written (`edge.rs`): the engine's own timer
+        // sees no progress within one piece.
+        let http2 = session.as_downstream().as_http1().is_none();
+        session.set_write_timeout(config.client_write_timeout.filter(|_| http2));
         session.as_downstream_mut().set_pipelining_enabled(true);
+        if session.req_header().version == Version::HTTP_10 {
+            // It knows no interim responses (RFC 9110 section 15.2).
+            session.as_downstream_mut().set_ignore_info_resp(true);
+        }
     }
 
     /// From the parsed head to the verdict of the route's policies.
@@ -179,15 +186,10 @@ fn failure(rejection: Rejection, ctx: &mut RequestCtx) -> Box<Error> {
     Error::new_in(ErrorType::HTTPStatus(rejection.status().as_u16()))
 }
 
-#[async_trait]
-impl ProxyHttp for Gateway {
-    type CTX = RequestCtx;
-
+impl Hooks for Gateway {
     fn new_ctx(&self) -> RequestCtx {
         RequestCtx::new(self.shared.clone())
     }
-
-    fn init_downstream_modules(&self, _: &mut HttpModules) {}
 
     async fn request_filter(&self, session: &mut Session, ctx: &mut RequestCtx) -> Result<bool> {
         ctx.conn = Conn::of(session).cloned();
@@ -362,7 +364,16 @@ impl ProxyHttp for Gateway {
         ctx: &mut RequestCtx,
     ) -> Result<()> {
         if response.status.is_informational() && response.status != StatusCode::SWITCHING_PROTOCOLS {
+            ctx.keepalive = ctx.keepalive.or(session.get_keepalive());
             return Ok(());
+        }
+        if ctx.keepalive.is_some() && session.as_downstream_mut().is_body_done() {
+            // The body was not read yet when 100 went out, and so the engine meant to close.
+            session.set_keepalive(ctx.keepalive);
+        }
+        if respond::waits_for_continue(session) {
+            // It has its answer, and is not going to send the body.
+            session.set_read_timeout(Some(respond::LINGER));
         }
         if response.status == StatusCode::SWITCHING_PROTOCOLS && !ctx.upgrade {
             // Nobody asked: what follows is neither a response nor a tunnel.
@@ -404,6 +415,11 @@ impl ProxyHttp for Gateway {
         let method = &session.req_header().method;
         ctx.held =
             Held::wanted(method, response.status, &reply, config.response_buffer_size, &self.shared.budget);
+        if reply.streams
+            && let Some(conn) = &ctx.conn
+        {
+            conn.response_streams();
+        }
         // Here it can still be told that there is no room; of a length that is not known, not.
         if ctx.held.is_none()
             && reply.length.is_some_and(|n| n > SMALL)
@@ -417,7 +433,7 @@ impl ProxyHttp for Gateway {
 
     fn response_body_filter(
         &self,
-        _: &mut Session,
+        session: &mut Session,
         body: &mut Option<Bytes>,
         end_of_stream: bool,
         ctx: &mut RequestCtx,
@@ -431,8 +447,27 @@ impl ProxyHttp for Gateway {
             None if end_of_stream => held.rest(),
             None => None,
         };
-        if body.is_some() || end_of_stream {
-            ctx.held = None;
+        if (body.is_some() || end_of_stream)
+            && let Some(held) = ctx.held.take()
+        {
+            let whole = body.as_ref().is_some_and(|body| held.is_whole(body.len()));
+            let reserved = held.end();
+            match &ctx.conn {
+                Some(conn) if session.as_downstream().as_http1().is_some() => {
+                    conn.response_is_whole(reserved)
+                }
+                // After its body, HTTP/1 sends nothing that an HTTP/2 client would have to get.
+                _ if whole && !ctx.http2_backend() && session.as_downstream_mut().is_body_done() => {
+                    match &ctx.clock {
+                        Some(clock) => {
+                            ctx.sent_later = body.as_ref().map_or(0, Bytes::len);
+                            clock.response_is_whole(Owing::new(self.shared.clone(), reserved));
+                        }
+                        None => ctx.reserved = reserved,
+                    }
+                }
+                _ => ctx.reserved = reserved,
+            }
         }
         Ok(None)
     }
@@ -467,7 +502,11 @@ impl ProxyHttp for Gateway {
             return e; // decided where it was found
         }
         let repeatable = session.req_header().method.is_idempotent() || upstream::unprocessed(&e);
-        if !repeatable || session.as_ref().retry_buffer_truncated() || ctx.tries >= MAX_TRIES {
+        if !repeatable
+            || session.as_ref().retry_buffer_truncated()
+            || ctx.tries >= MAX_TRIES
+            || upstream::answer_begun(&e)
+        {
             e.set_retry(false);
         } else {
             e.retry.decide_reuse(client_reused);
@@ -476,6 +515,10 @@ impl ProxyHttp for Gateway {
     }
 
     async fn fail_to_proxy(&self, session: &mut Session, e: &Error, ctx: &mut RequestCtx) -> FailToProxy {
+        let answered = session.response_written().is_some_and(|r| !r.status.is_informational());
+        if answered && *e.etype() == ErrorType::ReadTimedout && respond::waits_for_continue(session) {
+            return FailToProxy { error_code: 0, can_reuse_downstream: false };
+        }
         let rejection = match ctx.rejection {
             Some(rejection) => rejection,
             None if ctx.silent() => Rejection::BackendTimeout,
@@ -484,12 +527,15 @@ impl ProxyHttp for Gateway {
                 return FailToProxy { error_code: 101, can_reuse_downstream: false };
             }
             None if ctx.conn.as_ref().is_some_and(|c| c.broken_body()) => Rejection::Malformed,
+            // The client was told to wait with its body, by a backend that said nothing.
+            None if *e.etype() == ErrorType::ReadTimedout && respond::waits_for_continue(session) => {
+                Rejection::BackendTimeout
+            }
             None => upstream::cause(e, session.as_downstream_mut().is_body_done()),
         };
         // The engine ends the connection after a failure, so the answer says so.
         session.set_keepalive(None);
         ctx.rejection = Some(rejection);
-        let answered = session.response_written().is_some_and(|r| !r.status.is_informational());
         if rejection != Rejection::ClientGone
             && !answered
             && respond::reject(session, rejection, ctx.response_headers()).await.is_err()
@@ -497,20 +543,6 @@ impl ProxyHttp for Gateway {
             ctx.rejection = Some(Rejection::ClientGone);
         }
         FailToProxy { error_code: rejection.status().as_u16(), can_reuse_downstream: false }
-    }
-
-    fn suppress_error_log(&self, _: &Session, _: &RequestCtx, _: &Error) -> bool {
-        true // the access log and the metrics say it
-    }
-
-    fn suppress_proxy_warn_log(
-        &self,
-        _: &Session,
-        _: &RequestCtx,
-        _: &Error,
-        _: ProxyWarnLogContext,
-    ) -> bool {
-        true
     }
 
     async fn logging(&self, session: &mut Session, _: Option<&Error>, ctx: &mut RequestCtx) {
@@ -524,7 +556,7 @@ impl ProxyHttp for Gateway {
             .or(ctx.rejection.map(Rejection::status))
             .unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let metrics = &self.shared.metrics;
-        let (bytes_in, bytes_out) = (session.body_bytes_read(), session.body_bytes_sent());
+        let (bytes_in, bytes_out) = (session.body_bytes_read(), session.body_bytes_sent() + ctx.sent_later);
         match &ctx.route {
             Some(route) => {
                 if let Some(handles) = metrics.route(route) {
@@ -575,7 +607,7 @@ fn write_record(
     );
     record.int("status", status.as_u16().into());
     record.int("bytes_in", session.body_bytes_read() as u64);
-    record.int("bytes_out", session.body_bytes_sent() as u64);
+    record.int("bytes_out", (session.body_bytes_sent() + ctx.sent_later) as u64);
     record.millis("duration_ms", total);
     if let Some(peer) = ctx.peer {
         record.display("upstream", peer);
@@ -631,4 +663,4 @@ fn request_id() -> u64 {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

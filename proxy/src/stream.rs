@@ -6,10 +6,13 @@
 //! on the silence of both sides ([ADR 9](../../docs/adr/0009-own-http2-session.md)).
 
 use crate::edge::Conn;
+use crate::output::Owing;
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures::Stream;
+use h2::{Reason, SendStream};
 use http::HeaderMap;
+use parking_lot::Mutex;
 use pingora_core::protocols::Digest;
 use pingora_core::protocols::http::HttpTask;
 use pingora_core::protocols::http::custom::CustomMessageWrite;
@@ -18,6 +21,7 @@ use pingora_core::protocols::http::v2::server::HttpSession;
 use pingora_core::protocols::l4::socket::SocketAddr;
 use pingora_core::{Error, ErrorType, Result};
 use pingora_http::{RequestHeader, ResponseHeader};
+use std::future::poll_fn;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -27,7 +31,7 @@ use tokio::sync::Notify;
 const PREMATURE: Duration = Duration::from_secs(1);
 
 /// The silence of a client and its HTTP/2 backend: how long it may last, and how long it has.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Clock {
     /// In milliseconds; 0 = no limit.
     silence: AtomicU64,
@@ -39,9 +43,17 @@ pub struct Clock {
     waiting: AtomicBool,
     expired: AtomicBool,
     armed: Notify,
+    /// The whole response is with us: the client may take it when it likes.
+    whole: Mutex<Option<Owing>>,
 }
 
 impl Clock {
+    /// The next piece of the response's body is all of it. What the client does not take at once is kept
+    /// for it, so that the backend's connection is free ([ADR 8](../../docs/adr/0008-held-responses-free-the-backend.md)).
+    pub fn response_is_whole(&self, owing: Owing) {
+        *self.whole.lock() = Some(owing);
+    }
+
     /// Bounds the silence of both sides, for the current request.
     ///
     /// When the engine cannot send a body on, it says so to nobody, stops to wait for the client, and
@@ -155,6 +167,44 @@ pub struct ClientStream {
     ended: bool,
     /// The client, or a fault of the client's, has ended the stream.
     reset: bool,
+    /// The end of a response that the engine believes to be sent.
+    owed: Option<Owed>,
+}
+
+/// What a client has still to take of a response that is whole.
+struct Owed {
+    stream: SendStream<Bytes>,
+    rest: Bytes,
+    limit: Option<Duration>,
+    _owing: Owing,
+}
+
+impl Owed {
+    /// Sends on as the client allows, unless it allows nothing for too long.
+    async fn send(mut self) {
+        while !self.rest.is_empty() {
+            self.stream.reserve_capacity(self.rest.len());
+            let capacity = poll_fn(|cx| self.stream.poll_capacity(cx));
+            let capacity = match self.limit {
+                Some(limit) => tokio::time::timeout(limit, capacity).await,
+                None => Ok(capacity.await),
+            };
+            let sent = match capacity {
+                Ok(Some(Ok(n))) => {
+                    let piece = self.rest.split_to(n.min(self.rest.len()));
+                    self.stream.send_data(piece, self.rest.is_empty()).is_ok()
+                }
+                Ok(_) => false,
+                Err(_) => {
+                    self.stream.send_reset(Reason::CANCEL);
+                    false
+                }
+            };
+            if !sent {
+                return;
+            }
+        }
+    }
 }
 
 impl ClientStream {
@@ -165,7 +215,16 @@ impl ClientStream {
         if let Some(conn) = &conn {
             conn.stream_began();
         }
-        Self { inner, conn, clock, read_timeout: None, began: Instant::now(), ended: false, reset: false }
+        Self {
+            inner,
+            conn,
+            clock,
+            read_timeout: None,
+            began: Instant::now(),
+            ended: false,
+            reset: false,
+            owed: None,
+        }
     }
 
     /// The clock of this stream.
@@ -177,6 +236,36 @@ impl ClientStream {
     /// for the backend carries it.
     pub fn take_clock(request: &mut RequestHeader) -> Option<Arc<Clock>> {
         request.extensions_mut().remove()
+    }
+
+    /// Takes in what the engine has of a response that is whole; the client gets the body when the engine
+    /// is done.
+    fn keep(&mut self, tasks: Vec<HttpTask>, mut owing: Option<Owing>) -> Result<bool> {
+        let mut done = false;
+        for task in tasks {
+            done |= match task {
+                HttpTask::Header(header, end) => {
+                    self.inner.write_response_header(header, end)?;
+                    end
+                }
+                HttpTask::Body(Some(rest), end) if !rest.is_empty() => {
+                    let (Some(owing), Some(stream)) = (owing.take(), self.inner.take_response_body_writer())
+                    else {
+                        return Error::e_explain(ErrorType::InternalError, "more than the whole response");
+                    };
+                    let limit = self.inner.get_write_timeout();
+                    self.owed = Some(Owed { stream, rest, limit, _owing: owing });
+                    end
+                }
+                HttpTask::Body(_, end) => end,
+                HttpTask::Failed(error) => return Err(error),
+                HttpTask::UpgradedBody(..) => {
+                    return Error::e_explain(ErrorType::InternalError, "a tunnel in HTTP/2");
+                }
+                HttpTask::Trailer(_) | HttpTask::Done => true,
+            };
+        }
+        Ok(done)
     }
 
     fn note<T>(&mut self, read: Result<Option<T>>) -> Result<Option<T>> {
@@ -193,6 +282,11 @@ impl Drop for ClientStream {
     fn drop(&mut self) {
         if let Some(conn) = &self.conn {
             conn.stream_ended(self.reset && self.began.elapsed() < PREMATURE);
+        }
+        if let Some(owed) = self.owed.take()
+            && let Ok(runtime) = tokio::runtime::Handle::try_current()
+        {
+            runtime.spawn(owed.send());
         }
     }
 }
@@ -282,7 +376,11 @@ impl Session for ClientStream {
     }
 
     async fn response_duplex_vec(&mut self, tasks: Vec<HttpTask>) -> Result<bool> {
-        self.inner.response_duplex_vec(tasks).await
+        let owing = self.clock.whole.lock().take();
+        if owing.is_none() && self.owed.is_none() {
+            return self.inner.response_duplex_vec(tasks).await;
+        }
+        self.keep(tasks, owing)
     }
 
     fn set_write_timeout(&mut self, timeout: Option<Duration>) {

@@ -1,5 +1,6 @@
 //! Server-side TLS: the certificate by SNI at each handshake, from the published snapshot.
 
+use crate::handshake::Handshake;
 use crate::metrics::Metrics;
 use crate::places::{Place, Places};
 use crate::proxy_protocol;
@@ -24,7 +25,8 @@ use pingora_core::tls::ssl::{NameType, SslOptions, SslVersion};
 use std::any::Any;
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::AtomicI64;
+use std::time::{Duration, Instant};
 use tokio::io::AsyncReadExt;
 
 /// TLS 1.2 suites: forward secrecy and AEAD only. TLS 1.3 has its own.
@@ -123,9 +125,9 @@ impl TlsAccept for Certificates {
     }
 }
 
-/// Bounds the wait for a client's hello, whole, before the engine's handshake begins: a connection
-/// that sends nothing, trickles, or speaks no TLS takes a place for this long and no longer. What
-/// comes after the hello has the engine's own 60 s.
+/// Bounds a handshake. The wait for a client's hello, whole, comes before the engine's part: a
+/// connection that sends nothing, trickles, or speaks no TLS takes a place for this long and no
+/// longer. What comes after the hello has the rest of the time (`handshake.rs`).
 pub struct HelloDeadline {
     /// `None` = no limit of ours.
     pub limit: Option<Duration>,
@@ -135,6 +137,8 @@ pub struct HelloDeadline {
     pub places: Arc<Places>,
     /// Peers that say by the PROXY protocol, before TLS, whose connection it is.
     pub proxies: Option<Ranges>,
+    /// Handshakes that have begun and not ended.
+    pub handshakes: Arc<AtomicI64>,
 }
 
 /// A record of TLS holds no more (RFC 8446 section 5.1, with room for expansion).
@@ -197,6 +201,7 @@ impl PreTlsProcess for HelloDeadline {
             self.metrics.connection_refused();
             return pingora_core::Error::e_explain(pingora_core::ErrorType::AcceptError, "connection limit");
         };
+        let (handshake, began) = (Handshake::begin(&self.handshakes), Instant::now());
         let limit = self.limit;
         let proxies = self.proxies.as_ref();
         let reading = async {
@@ -217,6 +222,7 @@ impl PreTlsProcess for HelloDeadline {
         match read {
             Ok(Some(records)) => {
                 stream.rewind(&records);
+                handshake.watch(stream, self.limit, began);
                 return Ok(());
             }
             Ok(None) => {} // a probe that only connects

@@ -1,4 +1,5 @@
-//! The backend connection of a WebSocket handshake.
+//! The backend connection of a WebSocket handshake, and of requests whose send timeout the engine
+//! cannot keep.
 //!
 //! Pingora ends a tunnel right after 101 when it reads the 101 in the same poll in which the end
 //! of the (empty) request body is still waiting to be taken in (cloudflare/pingora#946): a fast
@@ -69,7 +70,7 @@ struct Yielding {
     send: Option<Duration>,
     /// Runs while a write waits.
     stalled: Option<Pin<Box<Sleep>>>,
-    /// The backend took nothing for too long: nothing is read from it any more either.
+    /// The backend took nothing for too long: nothing is waited for any more either.
     given_up: bool,
 }
 
@@ -102,7 +103,9 @@ impl AsyncRead for Yielding {
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         if self.given_up {
-            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+            // What it has said already still counts.
+            let read = Pin::new(&mut self.tcp).poll_read(cx, buf);
+            return if read.is_ready() { read } else { Poll::Ready(Err(io::ErrorKind::TimedOut.into())) };
         }
         if std::mem::take(&mut self.wrote) {
             cx.waker().wake_by_ref();

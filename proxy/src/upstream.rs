@@ -5,10 +5,11 @@ use crate::ctx::RequestCtx;
 use crate::resolve::ResolveError;
 use crate::respond::Rejection;
 use crate::tunnel::TunnelConnector;
-use ingress_core::{Backend, BackendAddress};
+use ingress_core::{Backend, BackendAddress, Timeouts};
 use pingora_core::protocols::{ALPN, TcpKeepalive};
 use pingora_core::upstreams::peer::{HttpPeer, HttpUpstreamRequestPolicy, PeerOptions};
 use pingora_core::{Error, ErrorSource, ErrorType};
+use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,6 +20,10 @@ pub const MAX_TRIES: u8 = 3;
 
 /// Bound for a name look-up where the route has no connect timeout.
 const DNS_BUDGET: Duration = Duration::from_secs(60);
+
+/// Where the route has no connect timeout, the kernel gives up on TCP after some two minutes; this is
+/// for a backend that accepts and never shakes hands.
+const CONNECT_CEILING: Duration = Duration::from_secs(600);
 
 /// Connections older than a bucket of this many seconds are not picked for new requests, so that a
 /// Service's new Pods get their share although connections are kept.
@@ -49,9 +54,11 @@ pub async fn peer(shared: &Shared, ctx: &mut RequestCtx, upgrade: bool) -> Resul
     let mut peer = Box::new(HttpPeer::new(address, tls, name));
     let options = &mut peer.options;
     options.connection_timeout = connect;
-    options.total_connection_timeout = connect;
+    options.total_connection_timeout = Some(connect.unwrap_or(CONNECT_CEILING));
     options.read_timeout = timeouts.read;
-    options.write_timeout = timeouts.send;
+    // While the engine writes it does not look at the read timeout, so that takes over where there is
+    // no send timeout: a backend that neither takes nor gives is silent.
+    options.write_timeout = timeouts.send.or(timeouts.read);
     options.idle_timeout = shared.config.upstream_keepalive_timeout;
     options.verify_cert = backend.verify;
     options.verify_hostname = backend.verify;
@@ -71,8 +78,11 @@ pub async fn peer(shared: &Shared, ctx: &mut RequestCtx, upgrade: bool) -> Resul
     } else {
         options.alpn = ALPN::H1;
     }
+    let watched = !backend.protocol.http2() && watched(timeouts);
     if upgrade {
         options.tcp_keepalive = Some(tunnel_keepalive());
+    }
+    if upgrade || watched {
         options.custom_l4 = Some(Arc::new(TunnelConnector { timeout: connect, send: timeouts.send }));
         options.write_timeout = None; // the connector's
     }
@@ -82,7 +92,12 @@ pub async fn peer(shared: &Shared, ctx: &mut RequestCtx, upgrade: bool) -> Resul
         // HTTP/2 knows no `Connection: close`: the connection is not kept when its one stream ends.
         options.idle_timeout = Some(Duration::ZERO);
     }
-    peer.group_key = if !backend.keepalive || upgrade { unique() } else { bucket(ctx.start) };
+    peer.group_key = match timeouts.send {
+        _ if !backend.keepalive || upgrade => unique(),
+        // A kept connection of this kind has its send timeout in it.
+        Some(send) if watched => (bucket(ctx.start) << 32) ^ (send.as_millis() as u64) ^ (1 << 62),
+        _ => bucket(ctx.start),
+    };
     Ok(peer)
 }
 
@@ -141,6 +156,13 @@ async fn address(
     }
 }
 
+/// Whether the send timeout must be kept by a stream of ours. The engine's own bounds each piece of up
+/// to 64 KiB, which a slow backend feels if the time is short; and when it has run out, the engine
+/// waits on for the backend, for ever if there is no read timeout.
+fn watched(timeouts: &Timeouts) -> bool {
+    timeouts.send.is_some_and(|send| send < Duration::from_secs(60) || timeouts.read.is_none())
+}
+
 fn tunnel_keepalive() -> TcpKeepalive {
     TcpKeepalive {
         idle: Duration::from_secs(60),
@@ -180,6 +202,18 @@ pub fn unprocessed(error: &Error) -> bool {
     })
 }
 
+/// Whether a response head had begun when the connection broke; the engine says so in words alone.
+pub fn answer_begun(error: &Error) -> bool {
+    let read = error.context.as_ref().and_then(|c| c.as_str().rsplit_once("bytes already read: "));
+    read.is_some_and(|(_, bytes)| bytes != "0")
+}
+
+/// Whether a stream of ours, or the kernel, gave up waiting for the peer.
+fn timed_out(error: &Error) -> bool {
+    let root = error.root_cause().downcast_ref::<io::Error>();
+    root.is_some_and(|e| e.kind() == io::ErrorKind::TimedOut)
+}
+
 /// The one reading of a Pingora error.
 pub fn cause(error: &Error, body_done: bool) -> Rejection {
     use ErrorType::*;
@@ -196,6 +230,7 @@ pub fn cause(error: &Error, body_done: bool) -> Rejection {
         // A client that stalls its upload starves the backend, which is not the backend's fault.
         (ErrorSource::Upstream, ReadTimedout) if !body_done => Rejection::ClientTimeout,
         (ErrorSource::Upstream, ReadTimedout | WriteTimedout) => Rejection::BackendTimeout,
+        (ErrorSource::Upstream, ReadError | WriteError) if timed_out(error) => Rejection::BackendTimeout,
         (ErrorSource::Upstream, InvalidHTTPHeader | H1Error | H2Error | InvalidH2 | H2Downgrade) => {
             Rejection::Protocol
         }

@@ -32,6 +32,13 @@ impl RawConn {
         Ok(Self { stream: Box::new(stream), local, served: None, buffer: Vec::new() })
     }
 
+    /// A TLS connection over a TCP stream that the test made.
+    pub fn from_stream(stream: TlsStream) -> Self {
+        let local = stream.get_ref().local_addr().expect("a connected socket has an address");
+        let served = Served::of(&stream).ok();
+        Self { stream: Box::new(stream), local, served, buffer: Vec::new() }
+    }
+
     /// A TLS connection that accepts any certificate.
     pub async fn connect_tls(addr: SocketAddr, sni: Option<&str>, alpn: &[&str]) -> anyhow::Result<Self> {
         let mut tls = Tls::new().alpn(alpn);

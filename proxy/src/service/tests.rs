@@ -9,9 +9,9 @@ use ingress_core::route::RuleIndex;
 use ingress_core::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-const HOST: &str = "app.example.com";
+pub(crate) const HOST: &str = "app.example.com";
 
-fn shared(routes: Vec<Route>) -> Arc<Shared> {
+pub(crate) fn shared(routes: Vec<Route>) -> Arc<Shared> {
     shared_with(Config::for_test(), routes)
 }
 
@@ -45,10 +45,12 @@ fn shared_with(config: Config, routes: Vec<Route>) -> Arc<Shared> {
         budget: crate::buffer::Budget::new(1 << 20),
         places: crate::places::Places::new(None),
         streams: crate::streams::Streams::new(None, None),
+        owing: Default::default(),
+        handshakes: Default::default(),
     })
 }
 
-fn route(path: &str, policy: Policy, https_redirect: bool, address: BackendAddress) -> Route {
+pub(crate) fn route(path: &str, policy: Policy, https_redirect: bool, address: BackendAddress) -> Route {
     Route {
         path: PathMatch::prefix(path).unwrap(),
         policy: Arc::new(policy),
@@ -69,7 +71,7 @@ fn route(path: &str, policy: Policy, https_redirect: bool, address: BackendAddre
     }
 }
 
-fn endpoints(list: &[&str]) -> BackendAddress {
+pub(crate) fn endpoints(list: &[&str]) -> BackendAddress {
     BackendAddress::Endpoints(list.iter().map(|a| a.parse().unwrap()).collect())
 }
 
@@ -279,5 +281,63 @@ fn each_engine_error_has_one_reading() {
         let mut error = Error::new(etype);
         error.esource = source;
         assert_eq!(upstream::cause(&error, body_done).status(), want, "{text}");
+    }
+}
+
+#[test]
+fn a_stream_of_ours_or_the_kernel_that_gave_up_is_a_timeout() {
+    use std::io::{Error as IoError, ErrorKind};
+    for (kind, want) in [(ErrorKind::TimedOut, 504), (ErrorKind::ConnectionReset, 502)] {
+        for etype in [ErrorType::WriteError, ErrorType::ReadError] {
+            let error = Error::because(etype, "while sending", IoError::from(kind)).into_up();
+            assert_eq!(upstream::cause(&error, false).status(), want, "{kind:?}");
+        }
+    }
+}
+
+#[test]
+fn an_answer_that_has_begun_is_known_by_the_engines_words() {
+    for (context, begun) in [
+        ("while reading response headers, bytes already read: 0", false),
+        ("while reading response headers, bytes already read: 16", true),
+        ("while writing", false),
+    ] {
+        let error = Error::explain(ErrorType::ConnectionClosed, context);
+        assert_eq!(upstream::answer_begun(&error), begun, "{context}");
+    }
+}
+
+#[tokio::test]
+async fn no_timeout_of_a_route_leaves_an_exchange_without_any() {
+    let second = |n: u64| (n > 0).then(|| Duration::from_secs(n));
+    // connect, read, send; then what the engine is told: connect, read, write, and whether the stream is ours.
+    for ((connect, read, send), (total, reading, writing, ours)) in [
+        ((60, 300, 300), (60, 300, 300, false)),
+        ((0, 300, 300), (600, 300, 300, false)),
+        ((60, 0, 300), (60, 0, 0, true)),
+        ((60, 300, 0), (60, 300, 300, false)),
+        ((60, 300, 5), (60, 300, 0, true)),
+        ((60, 0, 0), (60, 0, 0, false)),
+    ] {
+        let timeouts = Timeouts { connect: second(connect), read: second(read), send: second(send) };
+        let policy = Policy { timeouts, ..Policy::default() };
+        let shared = shared(vec![route("/", policy, false, endpoints(&["192.0.2.1:80"]))]);
+        let mut ctx = RequestCtx::new(shared.clone());
+        ctx.recorded = true;
+        ctx.route = Some(shared.reader.load().routes.find(HOST, "/").unwrap().clone());
+        let peer = upstream::peer(&shared, &mut ctx, false).await.unwrap();
+        let options = &peer.options;
+        let case = format!("connect {connect}, read {read}, send {send}");
+        let left = options.total_connection_timeout.unwrap();
+        assert!(
+            left <= Duration::from_secs(total) && left > Duration::from_secs(total - 1),
+            "{case}: {left:?}"
+        );
+        assert_eq!(
+            (options.read_timeout, options.write_timeout),
+            (second(reading), second(writing)),
+            "{case}"
+        );
+        assert_eq!(options.custom_l4.is_some(), ours, "{case}");
     }
 }

@@ -1,0 +1,138 @@
+//! What a client has still to read: bytes that were taken from the engine while the client was not
+//! reading, so that the backend's connection is free, and the clock of a client that does not read.
+
+use crate::Shared;
+use crate::buffer::Reserved;
+use pingora_core::protocols::Stream;
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+use tokio::io::AsyncWrite;
+use tokio::time::{Instant, Sleep, sleep_until};
+
+/// Counts how long a client has taken no byte; costs nothing while it takes them.
+#[derive(Default)]
+pub struct Stall {
+    since: Option<Instant>,
+    timer: Option<Pin<Box<Sleep>>>,
+}
+
+impl Stall {
+    /// The client took something.
+    pub fn progress(&mut self) {
+        self.since = None;
+    }
+
+    /// The client takes nothing just now; ready once that has lasted for `limit`.
+    pub fn poll(&mut self, cx: &mut Context<'_>, limit: Option<Duration>) -> Poll<io::Error> {
+        let Some(limit) = limit else { return Poll::Pending };
+        let end = *self.since.get_or_insert_with(Instant::now) + limit;
+        let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(end)));
+        loop {
+            ready!(timer.as_mut().poll(cx));
+            if Instant::now() >= end {
+                return Poll::Ready(io::ErrorKind::TimedOut.into());
+            }
+            // It was set for an earlier pause.
+            timer.as_mut().reset(end);
+        }
+    }
+}
+
+/// The process waits for these bytes when it ends, and they count towards the budget.
+pub struct Owing {
+    shared: Arc<Shared>,
+    _reserved: Option<Reserved>,
+}
+
+impl Owing {
+    /// Something is owed to a client.
+    pub fn new(shared: Arc<Shared>, reserved: Option<Reserved>) -> Self {
+        shared.owing.fetch_add(1, Ordering::Relaxed);
+        Self { shared, _reserved: reserved }
+    }
+}
+
+impl Drop for Owing {
+    fn drop(&mut self) {
+        self.shared.owing.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// The end of a response that the engine has written and the client has not taken.
+#[derive(Default)]
+pub struct Output {
+    bytes: Vec<u8>,
+    at: usize,
+    owing: Option<Owing>,
+}
+
+impl Output {
+    /// Nothing is owed.
+    pub fn is_empty(&self) -> bool {
+        self.owing.is_none()
+    }
+
+    /// Takes bytes in, behind those that are there. `owing` makes the claim if there is none.
+    pub fn take(&mut self, bytes: &[u8], owing: impl FnOnce() -> Owing) {
+        self.owing.get_or_insert_with(owing);
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    /// Ready once the client has all of it, or will never have it.
+    pub fn poll_write(
+        &mut self,
+        cx: &mut Context<'_>,
+        stream: &mut Stream,
+        stall: &mut Stall,
+        limit: Option<Duration>,
+    ) -> Poll<io::Result<()>> {
+        let ended = loop {
+            let rest = self.bytes.get(self.at..).unwrap_or_default();
+            let step = if rest.is_empty() {
+                Pin::new(&mut *stream).poll_flush(cx).map_ok(|()| 0)
+            } else {
+                Pin::new(&mut *stream).poll_write(cx, rest)
+            };
+            match step {
+                Poll::Ready(Ok(0)) if rest.is_empty() => break Ok(()),
+                Poll::Ready(Ok(0)) => break Err(io::ErrorKind::WriteZero.into()),
+                Poll::Ready(Ok(n)) => {
+                    self.at += n;
+                    stall.progress();
+                }
+                Poll::Ready(Err(error)) => break Err(error),
+                Poll::Pending => break Err(ready!(stall.poll(cx, limit))),
+            }
+        };
+        stall.progress();
+        *self = Self::default();
+        Poll::Ready(ended)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::future::poll_fn;
+
+    #[tokio::test(start_paused = true)]
+    async fn only_a_pause_of_the_whole_limit_counts() {
+        let mut stall = Stall::default();
+        let limit = Some(Duration::from_secs(10));
+        for _ in 0..3 {
+            let pause = tokio::time::timeout(Duration::from_secs(9), poll_fn(|cx| stall.poll(cx, limit)));
+            assert!(pause.await.is_err(), "nine seconds are allowed");
+            stall.progress();
+        }
+        let began = Instant::now();
+        assert_eq!(poll_fn(|cx| stall.poll(cx, limit)).await.kind(), io::ErrorKind::TimedOut);
+        assert_eq!(began.elapsed().as_secs(), 10);
+        let none = tokio::time::timeout(Duration::from_secs(9999), poll_fn(|cx| stall.poll(cx, None)));
+        assert!(none.await.is_err(), "no limit");
+    }
+}
