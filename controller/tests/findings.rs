@@ -25,6 +25,7 @@ fn document() -> String {
         ('3', "Backends"),
         ('4', "TLS"),
         ('5', "Classes"),
+        ('6', "Authentication"),
         ('9', "Files"),
     ];
     for (digit, part) in parts {

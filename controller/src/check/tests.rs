@@ -61,7 +61,7 @@ fn each_mistake_has_the_line_it_is_about() {
         [
             "a.yaml:7:5 InvalidAnnotation ingress.tak-os.org/ssl-redirect = no",
             "a.yaml:8:5 UnknownAnnotation ingress.tak-os.org/proxy-read-time-out (ingress.tak-os.org/proxy-read-timeout)",
-            "a.yaml:9:5 UnsupportedAnnotation ingress.tak-os.org/auth-url",
+            "a.yaml:9:5 AuthMisconfigured ingress.tak-os.org/auth-url",
             "a.yaml:13:30 TlsHostNotInRules spec.tls[0].hosts[1] = other.example.com",
             "a.yaml:14:5 SecretNotFound spec.tls[0].secretName = web-tls",
             "a.yaml:19:9 InvalidPath spec.rules[0].http.paths[0].path = /a/../b",

@@ -215,11 +215,12 @@ impl From<Secret> for SecretObject {
         let read =
             SECRET_KEYS.iter().find(|(kind, _)| *kind == secret_type).map_or(&[][..], |(_, keys)| keys);
         let names_vary = secret_type == "Opaque";
-        let plain = secret.string_data.unwrap_or_default().into_iter().map(|(k, v)| (k, v.into_bytes()));
         let data = secret.data.unwrap_or_default().into_iter().map(|(k, v)| (k, v.0));
+        let mut values: BTreeMap<String, Vec<u8>> = data.collect();
+        values.extend(secret.string_data.unwrap_or_default().into_iter().map(|(k, v)| (k, v.into_bytes())));
         let (mut kept, mut unread) = (BTreeMap::<Box<str>, Box<[u8]>>::new(), Vec::new());
-        // what is written down as it is read wins over other spellings, and text over base64
-        for (name, mut value) in plain.chain(data) {
+        // a name written down as it is read wins over its other spellings
+        for (name, mut value) in values {
             let plain = if names_vary { plain_name(&name) } else { name.clone() };
             if !read.contains(&&*plain) {
                 unread.push(plain);
