@@ -21,13 +21,13 @@ targets=("$@")
 for target in "${targets[@]}"; do
   found=$CACHE/fuzz/$target
   mkdir -p "$found"
-  options=(-max_len=4096 -timeout=10 -rss_limit_mb=2048 -artifact_prefix="$CACHE/fuzz/$target-")
+  options=(-max_len=4096 -timeout=120 -rss_limit_mb=2048 -artifact_prefix="$CACHE/fuzz/$target-")
   [ "$target" != secret ] || options+=(-max_len=16384)
   [ ! -e "fuzz/dict/$target" ] || options+=(-dict="fuzz/dict/$target")
   echo "==> $target: $what"
   export FUZZ_TARGET=$target
   if [ "$what" = keep ]; then
-    "$CARGO_TARGET_DIR/debug/fuzz" "${options[@]}" -merge=1 "fuzz/corpus/$target" "$found"
+    "$CARGO_TARGET_DIR/debug/fuzz" "${options[@]}" -merge=1 -use_counters=0 "fuzz/corpus/$target" "$found"
   else
     "$CARGO_TARGET_DIR/debug/fuzz" "${options[@]}" -max_total_time="${FUZZ_SECONDS:-60}" -print_final_stats=1 \
       "$found" "fuzz/corpus/$target"
