@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// What one answer of a provider may take: documents of keys are the largest.
-const LIMITS: Limits = Limits { total: Some(Duration::from_secs(10)), body: 1 << 20, cut: false };
+const LIMITS: Limits = Limits { total: Some(Duration::from_secs(10)), body: 1 << 20 };
 
 /// Asks one provider over the shared client.
 struct Asking {
