@@ -105,19 +105,26 @@ impl Frames {
     async fn open(product: &Product) -> Self {
         let mut conn = RawConn::connect_tls(product.https(), Some(HOST), &["h2"]).await.unwrap();
         conn.send(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await.unwrap();
-        Self(conn)
+        let mut frames = Self(conn);
+        assert_eq!(frames.next().await.map(|(kind, _)| kind), Some(4), "SETTINGS: it is being served");
+        frames
+    }
+
+    /// The type and the payload of the next frame.
+    async fn next(&mut self) -> Option<(u8, Vec<u8>)> {
+        let head = self.0.read_exact(9).await.ok()?;
+        let length = u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize;
+        Some((head[3], self.0.read_exact(length).await.ok()?))
     }
 
     /// Reads frames up to GOAWAY; whether it says that nothing is wrong (RFC 9113 section 6.8).
     async fn until_goaway(&mut self) -> bool {
-        loop {
-            let Ok(head) = self.0.read_exact(9).await else { return false };
-            let length = u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize;
-            let payload = self.0.read_exact(length).await.unwrap();
-            if head[3] == 7 {
+        while let Some((kind, payload)) = self.next().await {
+            if kind == 7 {
                 return payload[4..8] == [0; 4];
             }
         }
+        false
     }
 }
 
