@@ -87,9 +87,15 @@ async fn annotation_mistakes_name_the_key_and_what_is_accepted() {
         ("auth-type", "basic", "UnsupportedAnnotation", &["not supported", "501"], "501"),
         ("auth-url", "http://auth.example.com/", "UnsupportedAnnotation", &["not supported", "501"], "501"),
         ("k8s.tak-os.com/oauth2-secret", "oidc", "UnsupportedAnnotation", &["not supported", "501"], "501"),
-        ("allowlist-source-range", "10.0.0.0/40", "InvalidAnnotation", &["10.0.0.0/40", "CIDR", "403"], "403"),
-        ("enable-cors", "true", "UnsupportedAnnotation", &["not supported"], "web"),
-        ("limit-rps", "10", "UnsupportedAnnotation", &["not supported"], "web"),
+        (
+            "allowlist-source-range",
+            "10.0.0.0/40",
+            "InvalidAnnotation",
+            &["10.0.0.0/40", "CIDR", "403"],
+            "403",
+        ),
+        ("enable-cors", "yes", "InvalidAnnotation", &["\"yes\"", "\"true\""], "web"),
+        ("limit-rps", "0", "InvalidAnnotation", &["\"0\"", "above 0"], "web"),
     ];
     for (i, (key, value, reason, words, answer)) in table.iter().enumerate() {
         let name = format!("mistake-{i}");

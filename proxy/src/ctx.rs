@@ -3,6 +3,7 @@
 use crate::Shared;
 use crate::buffer::Held;
 use crate::edge::Conn;
+use crate::policy::rate_limit::InFlight;
 use crate::respond::Rejection;
 use crate::via::Via;
 use http::HeaderValue;
@@ -22,6 +23,8 @@ pub struct RequestCtx {
     pub via: Option<Box<Via>>,
     /// The route taken, pinned: one request sees one configuration.
     pub route: Option<Arc<Route>>,
+    /// The request counts against a limit of requests at the same time.
+    pub in_flight: Option<InFlight>,
     /// Why the backend did not answer.
     pub rejection: Option<Rejection>,
     /// An answer of ours that is no error (`redirect`).
@@ -57,6 +60,7 @@ impl RequestCtx {
             conn: None,
             via: None,
             route: None,
+            in_flight: None,
             rejection: None,
             answered_by: None,
             peer: None,
@@ -101,6 +105,9 @@ impl RequestCtx {
 impl Drop for RequestCtx {
     fn drop(&mut self) {
         self.shared.metrics.request_ended(self.tunnel);
+        if let Some(in_flight) = self.in_flight.take() {
+            self.shared.limiter.leave(in_flight);
+        }
         if !self.recorded {
             self.shared.metrics.request_lost(self.route.as_deref());
         }

@@ -29,6 +29,7 @@ pub use metrics::Metrics;
 
 use dial::DialGuard;
 use ingress_core::{Ranges, Reader};
+use policy::rate_limit::Limiter;
 use resolve::Resolver;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -79,6 +80,8 @@ pub struct Config {
     pub trusted_proxies: Ranges,
     /// Whether those peers speak the PROXY protocol.
     pub proxy_protocol: bool,
+    /// Clients whose IPv6 addresses agree in this many bits share their limits.
+    pub limit_ipv6_prefix: u8,
 }
 
 impl Config {
@@ -106,6 +109,7 @@ impl Config {
             access_log_query: false,
             trusted_proxies: Ranges::default(),
             proxy_protocol: false,
+            limit_ipv6_prefix: 128,
         }
     }
 }
@@ -135,6 +139,7 @@ struct Shared {
     draining: AtomicBool,
     rotation: std::sync::atomic::AtomicUsize,
     budget: Arc<buffer::Budget>,
+    limiter: Limiter,
 }
 
 /// The running data plane.
@@ -161,6 +166,7 @@ impl Proxy {
     pub fn start(config: Config, bound: Bound, parts: Parts) -> Result<Self, StartError> {
         let Parts { reader, resolver, guard, metrics, log } = parts;
         let budget = buffer::Budget::new(config.response_buffer_budget);
+        let limiter = Limiter::new(config.limit_ipv6_prefix);
         let shared = Arc::new(Shared {
             config,
             reader,
@@ -171,6 +177,7 @@ impl Proxy {
             draining: AtomicBool::new(false),
             rotation: Default::default(),
             budget,
+            limiter,
         });
         let (stop, stopped) = watch::channel(false);
         let service = edge::serve(shared.clone(), bound, stopped)?;

@@ -1,9 +1,11 @@
 //! What stands between a route and its backend, in the one order of the reference.
 
-mod acme;
+pub mod acme;
+pub mod cors;
+pub mod rate_limit;
 
 use crate::respond::Rejection;
-use http::Method;
+use http::{HeaderMap, Method};
 use ingress_core::{Auth, Route};
 use std::net::IpAddr;
 
@@ -14,6 +16,8 @@ pub enum Verdict {
     Continue,
     /// 308 to https.
     RedirectToHttps,
+    /// 204 to a browser that asks for leave.
+    Preflight,
     /// An answer of ours.
     Reject(Rejection),
 }
@@ -22,13 +26,15 @@ pub enum Verdict {
 pub struct Asked<'a> {
     /// The request's method.
     pub method: &'a Method,
+    /// Its header fields.
+    pub headers: &'a HeaderMap,
     /// The client's address.
     pub client: IpAddr,
     /// Whether the client speaks TLS.
     pub https: bool,
 }
 
-/// Access lists, then the redirect to https, then authentication. The first that is not
+/// Access lists, then the redirect to https, then preflights, then authentication. The first that is not
 /// `Continue` decides; upgrades go through all of them.
 pub fn decide(route: &Route, asked: &Asked<'_>) -> Verdict {
     if !route.policy.access.admits(asked.client) {
@@ -39,6 +45,9 @@ pub fn decide(route: &Route, asked: &Asked<'_>) -> Verdict {
     }
     if route.https_redirect && !asked.https {
         return Verdict::RedirectToHttps;
+    }
+    if route.policy.cors.is_some() && cors::is_preflight(asked.method, asked.headers) {
+        return Verdict::Preflight;
     }
     match route.policy.auth {
         Auth::Open => Verdict::Continue,

@@ -6,7 +6,7 @@ use crate::buffer::Held;
 use crate::ctx::RequestCtx;
 use crate::edge::Conn;
 use crate::framing::{Body, Chunks};
-use crate::policy::{self, Asked, Verdict};
+use crate::policy::{self, Asked, Verdict, acme};
 use crate::respond::{self, Rejection};
 use crate::select::{self, Selected};
 use crate::strict::{Facts, check_target};
@@ -78,9 +78,21 @@ impl Gateway {
         ctx.via =
             peer.and_then(|peer| Via::read(&request.headers, peer, &self.shared.config.trusted_proxies));
         let client = ctx.client_ip().ok_or(Rejection::Internal)?;
-        let asked = Asked { method: &request.method, client, https: ctx.https() };
+        let asked = Asked { method: &request.method, headers: &request.headers, client, https: ctx.https() };
         let verdict = policy::decide(&route, &asked);
-        ctx.route = Some(route);
+        let challenge = acme::is_challenge(&route, &request.method);
+        let route = ctx.route.insert(route);
+        if verdict == Verdict::Continue && !challenge {
+            match self.shared.limiter.admit(route, client) {
+                Ok(in_flight) => ctx.in_flight = in_flight,
+                Err(limited) => {
+                    if let Some(numbers) = self.shared.metrics.route(route) {
+                        numbers.limited();
+                    }
+                    return Err(Rejection::RateLimited(limited));
+                }
+            }
+        }
         Ok(Judged { facts, authority, port, verdict })
     }
 
@@ -166,16 +178,24 @@ impl ProxyHttp for Gateway {
                 match self.https_location(session.req_header(), &authority) {
                     Some(location) => {
                         ctx.answered_by = Some("redirect");
-                        respond::redirect(session, location).await?;
+                        respond::redirect(session, location, ctx.route.as_deref()).await?;
                         return Ok(true);
                     }
                     None => Rejection::Malformed,
                 }
             }
+            Ok(Judged { verdict: Verdict::Preflight, .. }) => {
+                ctx.answered_by = Some("cors");
+                if let Some(numbers) = ctx.route.as_ref().and_then(|route| self.shared.metrics.route(route)) {
+                    numbers.preflight();
+                }
+                respond::preflight(session, ctx.route.as_deref()).await?;
+                return Ok(true);
+            }
             Ok(Judged { verdict: Verdict::Reject(rejection), .. }) | Err(rejection) => rejection,
         };
         ctx.rejection = Some(rejection);
-        respond::reject(session, rejection).await?;
+        respond::reject(session, rejection, ctx.route.as_deref()).await?;
         Ok(true)
     }
 
@@ -271,6 +291,7 @@ impl ProxyHttp for Gateway {
         ctx.upstream_status = Some(response.status.as_u16());
         ctx.response_time = ctx.connected.map(|at| at.elapsed());
         let reply = headers::clean_response(response);
+        respond::allow_origins(session, response, ctx.route.as_deref(), false)?;
         if response.status == StatusCode::SWITCHING_PROTOCOLS {
             ctx.tunnel = true;
             self.shared.metrics.tunnel_began();
@@ -359,7 +380,7 @@ impl ProxyHttp for Gateway {
         let answered = session.response_written().is_some_and(|r| !r.status.is_informational());
         if rejection != Rejection::ClientGone
             && !answered
-            && respond::reject(session, rejection).await.is_err()
+            && respond::reject(session, rejection, ctx.route.as_deref()).await.is_err()
         {
             ctx.rejection = Some(Rejection::ClientGone);
         }

@@ -15,6 +15,8 @@ pub mod source;
 pub use backend::{Backend, BackendAddress, BackendProtocol, ServicePort, Unavailable};
 pub use cert::{CertStore, CertifiedKey};
 pub use policy::access::Access;
+pub use policy::cors::{Cors, Origin, Origins};
+pub use policy::rate_limit::RateLimit;
 pub use policy::{Auth, Policy, Timeouts};
 pub use ranges::{InvalidRange, Ranges};
 pub use route::host::{HostPattern, InvalidHost, RequestHost};

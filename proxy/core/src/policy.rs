@@ -1,8 +1,12 @@
 //! Per-route settings, validated. One value per feature; the parsers live in the controller.
 
 pub mod access;
+pub mod cors;
+pub mod rate_limit;
 
 use access::Access;
+use cors::Cors;
+use rate_limit::RateLimit;
 use std::time::Duration;
 
 /// Everything that decides how one route's requests are treated.
@@ -12,6 +16,10 @@ pub struct Policy {
     pub access: Access,
     /// The one authentication mechanism of the route.
     pub auth: Auth,
+    /// What scripts of other origins may do; `None` = nothing is said to them.
+    pub cors: Option<Box<Cors>>,
+    /// How often one client may ask.
+    pub rate_limit: RateLimit,
     /// Backend timeouts.
     pub timeouts: Timeouts,
 }

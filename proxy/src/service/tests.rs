@@ -39,6 +39,7 @@ fn shared_with(config: Config, routes: Vec<Route>) -> Arc<Shared> {
         draining: false.into(),
         rotation: Default::default(),
         budget: crate::buffer::Budget::new(1 << 20),
+        limiter: crate::policy::rate_limit::Limiter::new(128),
     })
 }
 
