@@ -171,6 +171,9 @@ struct Args {
     /// Read PROXY protocol headers (v1, v2) from the trusted proxies, who must then send one
     #[arg(long, global = true, default_value = "false", num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set, value_parser = boolean())]
     proxy_protocol: bool,
+    /// Clients whose IPv6 addresses agree in this many bits share their limits
+    #[arg(long, global = true, default_value = "128", value_parser = prefix)]
+    limit_ipv6_prefix: u8,
     /// Idle backend connections kept per worker thread
     #[arg(long, global = true, default_value = "128", value_parser = count)]
     upstream_keepalive_connections: u32,
@@ -458,6 +461,11 @@ fn cidrs(s: &str) -> Result<Deny, String> {
     }
 }
 
+fn prefix(s: &str) -> Result<u8, String> {
+    let bits = digits(s).filter(|bits| (1..=128).contains(bits));
+    bits.ok_or_else(|| "accepted: a number of bits, 1 to 128".into())
+}
+
 fn proxies(s: &str) -> Result<Ranges, String> {
     if s.trim().is_empty() {
         return Ok(Ranges::default());
@@ -548,6 +556,7 @@ impl Args {
                 access_log_query: self.access_log_query,
                 trusted_proxies: self.trusted_proxies,
                 proxy_protocol: self.proxy_protocol,
+                limit_ipv6_prefix: self.limit_ipv6_prefix,
             },
             task: self.command.map_or(Task::Serve, Command::task),
             metrics_port: self.metrics_port,
@@ -654,6 +663,7 @@ mod tests {
         assert!(s.access_log && s.log_json && matches!(s.mode, Mode::Cluster { .. }));
         assert_eq!(s.deny_backends, Deny::Default);
         assert!(s.proxy.trusted_proxies.is_empty() && !s.proxy.proxy_protocol);
+        assert_eq!(s.proxy.limit_ipv6_prefix, 128);
     }
 
     #[test]
@@ -673,6 +683,7 @@ mod tests {
             "--watch-namespace=a, b",
             "--trusted-proxies=10.0.0.0/8, 192.0.2.1",
             "--proxy-protocol",
+            "--limit-ipv6-prefix=64",
         ])
         .unwrap();
         assert_eq!(s.proxy.http_port, 82);
@@ -685,6 +696,7 @@ mod tests {
         assert_eq!(s.watch_namespaces, ["a", "b"]);
         assert_eq!(s.proxy.trusted_proxies.to_string(), "10.0.0.0/8,192.0.2.1/32");
         assert!(s.proxy.proxy_protocol);
+        assert_eq!(s.proxy.limit_ipv6_prefix, 64);
         assert!(parsed(&["--process-without-class=false"]).is_ok_and(|s| !s.translate.process_without_class));
     }
 
@@ -724,6 +736,7 @@ mod tests {
                 "--proxy-protocol",
                 "--proxy-protocol=true: accepted: only with --trusted-proxies, the peers it is read from",
             ),
+            ("--limit-ipv6-prefix=0", "--limit-ipv6-prefix=0: accepted: a number of bits, 1 to 128"),
             ("--ingress-class=", "--ingress-class=: accepted: a class name"),
             ("--threads=x", "--threads=x: accepted: a whole number, 0 to 1024"),
             ("--auth-hash-workers=0", "--auth-hash-workers=0: accepted: a whole number, 1 to 256"),

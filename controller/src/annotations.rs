@@ -97,12 +97,12 @@ pub(crate) fn read(annotations: &BTreeMap<Box<str>, Box<str>>, findings: &mut Fi
         policy: Policy {
             timeouts: timeouts::read(&mut reader),
             access: access::read(&mut reader),
+            cors: cors::read(&mut reader),
+            rate_limit: rate_limit::read(&mut reader),
             ..Policy::default()
         },
         auth: auth::read(&mut reader),
     };
-    cors::read(&mut reader);
-    rate_limit::read(&mut reader);
     reader.unknown();
     wanted
 }
@@ -134,23 +134,12 @@ impl<'a> Reader<'a> {
 
     fn invalid(&mut self, row: &Annotation, value: &str) {
         let Annotation { key, accepts, default, .. } = row;
-        let message =
-            format!("{} is not accepted, only {accepts}; the default {default} applies", quoted(value));
+        let instead = match *default {
+            "" => "nothing applies instead".to_owned(),
+            default => format!("the default {default} applies"),
+        };
+        let message = format!("{} is not accepted, only {accepts}; {instead}", quoted(value));
         self.findings.add(Reason::InvalidAnnotation, *key, message);
-    }
-
-    fn unsupported(&mut self, row: &Annotation, consequence: &str) {
-        let message = format!("not supported in this version; {consequence}");
-        self.findings.add(Reason::UnsupportedAnnotation, row.key, message);
-    }
-
-    /// Says of each of these that has a value that it is not supported yet.
-    fn not_yet(&mut self, rows: &[Annotation], consequence: &str) {
-        for row in rows {
-            if self.filled(row.key).is_some() {
-                self.unsupported(row, consequence);
-            }
-        }
     }
 
     fn unknown(&mut self) {

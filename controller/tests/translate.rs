@@ -14,7 +14,9 @@ use ingress_controller::cluster::{Cluster, Dirty, Parsed, parse_documents};
 use ingress_controller::finding::Outcome;
 use ingress_controller::translate::{Settings, Translation, Translator};
 use ingress_core::route::path::routing_path;
-use ingress_core::{Access, Auth, Backend, BackendAddress, BackendProtocol, HostPattern, Route, Timeouts};
+use ingress_core::{
+    Access, Auth, Backend, BackendAddress, BackendProtocol, HostPattern, Origins, RateLimit, Route, Timeouts,
+};
 use openssl::asn1::Asn1Time;
 use openssl::ec::{EcGroup, EcKey};
 use openssl::hash::MessageDigest;
@@ -234,6 +236,36 @@ fn line(route: &Route) -> String {
                 write!(line, " deny={deny}").unwrap();
             }
         }
+    }
+    if let Some(cors) = &route.policy.cors {
+        match &cors.origins {
+            Origins::Any => line.push_str(" cors=*"),
+            Origins::Listed { origins, credentials } => {
+                let all: Vec<_> = origins.iter().map(ToString::to_string).collect();
+                write!(line, " cors={}{}", all.join(","), if *credentials { "+credentials" } else { "" })
+                    .unwrap();
+            }
+        }
+        let text = |value: &http::HeaderValue| value.to_str().unwrap().to_owned();
+        let expose = cors.expose.as_ref().map_or("nothing".into(), text);
+        write!(
+            line,
+            " ({}; {}; {expose}; {})",
+            text(&cors.methods),
+            text(&cors.headers),
+            text(&cors.max_age)
+        )
+        .unwrap();
+    }
+    let RateLimit { second, minute, connections } = route.policy.rate_limit;
+    for (name, bucket) in [("rps", second), ("rpm", minute)] {
+        if let Some(bucket) = bucket {
+            let (interval, burst) = (bucket.interval() / 1_000_000, bucket.depth() / bucket.interval());
+            write!(line, " {name}={burst} at once, one each {interval} ms").unwrap();
+        }
+    }
+    if let Some(connections) = connections {
+        write!(line, " connections={connections}").unwrap();
     }
     if route.policy.timeouts != Timeouts::default() {
         let Timeouts { connect, read, send } = route.policy.timeouts;

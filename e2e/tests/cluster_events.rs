@@ -94,8 +94,8 @@ async fn annotation_mistakes_name_the_key_and_what_is_accepted() {
             &["10.0.0.0/40", "CIDR", "403"],
             "403",
         ),
-        ("enable-cors", "true", "UnsupportedAnnotation", &["not supported"], "web"),
-        ("limit-rps", "10", "UnsupportedAnnotation", &["not supported"], "web"),
+        ("enable-cors", "yes", "InvalidAnnotation", &["\"yes\"", "\"true\""], "web"),
+        ("limit-rps", "0", "InvalidAnnotation", &["\"0\"", "above 0"], "web"),
     ];
     for (i, (key, value, reason, words, answer)) in table.iter().enumerate() {
         let name = format!("mistake-{i}");

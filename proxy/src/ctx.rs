@@ -4,6 +4,7 @@ use crate::Shared;
 use crate::buffer::{Held, Reserved};
 use crate::edge::Conn;
 use crate::policy::auth::Identity;
+use crate::policy::rate_limit::InFlight;
 use crate::respond::Rejection;
 use crate::stream::Clock;
 use crate::streams::Stream;
@@ -29,6 +30,8 @@ pub struct RequestCtx {
     pub oauth: Option<OAuthRoutes>,
     /// What authentication found; `None` on open routes.
     pub identity: Option<Box<Identity>>,
+    /// The request counts against a limit of requests at the same time.
+    pub in_flight: Option<InFlight>,
     /// Why the backend did not answer.
     pub rejection: Option<Rejection>,
     /// An answer of ours that is no error (`redirect`).
@@ -80,6 +83,7 @@ impl RequestCtx {
             route: None,
             oauth: None,
             identity: None,
+            in_flight: None,
             rejection: None,
             answered_by: None,
             keepalive: None,
@@ -158,6 +162,9 @@ impl RequestCtx {
 impl Drop for RequestCtx {
     fn drop(&mut self) {
         self.shared.metrics.request_ended(self.tunnel);
+        if let Some(in_flight) = self.in_flight.take() {
+            self.shared.limiter.leave(in_flight);
+        }
         if !self.recorded {
             self.shared.metrics.request_lost(self.route.as_deref());
         }

@@ -15,8 +15,8 @@ use http::{HeaderMap, HeaderValue, Method};
 use ingress_core::route::host::HostBuf;
 use ingress_core::route::path::routing_path;
 use ingress_core::{
-    Access, Auth, Backend, BackendAddress, BackendProtocol, Candidate, Explanation, Lost, NoMatch, Policy,
-    RequestHost, Route, Rule, Snapshot, Timeouts, Unavailable,
+    Access, Auth, Backend, BackendAddress, BackendProtocol, Candidate, Cors, Explanation, Lost, NoMatch,
+    Origins, Policy, RateLimit, RequestHost, Route, Rule, Snapshot, Timeouts, Unavailable,
 };
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -218,7 +218,8 @@ fn rejected(rejection: Rejection, why: &str) -> Section {
 /// What the client gets, by the verdict of the code that serves.
 fn answer(route: &Route, question: &Question, facts: &Facts, around: &Surroundings<'_>) -> Section {
     let client = question.client.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
-    let asked = policy::Asked { method: &question.method, client, https: question.tls };
+    let asked =
+        policy::Asked { method: &question.method, headers: &question.headers, client, https: question.tls };
     match policy::decide(route, &asked) {
         Verdict::RedirectToHttps => Section::new(
             "answer",
@@ -231,6 +232,16 @@ fn answer(route: &Route, question: &Question, facts: &Facts, around: &Surroundin
             ],
         ),
         Verdict::Reject(rejection) => rejected(rejection, why_rejected(rejection)),
+        Verdict::Preflight => Section::new(
+            "answer",
+            "204 No Content: a preflight, answered by the proxy",
+            vec![
+                ("forwarded", Fact::Flag(false)),
+                ("status", Fact::Number(204.0)),
+                ("rejected_by", Fact::Nothing),
+                ("why", text("CORS is enabled on the route")),
+            ],
+        ),
         // Answers of ours beside these come from authentication, which a description does not run.
         Verdict::Respond(_) | Verdict::Continue => {
             if route.policy.auth == Auth::Misconfigured {
@@ -369,13 +380,14 @@ fn treatment(route: &Route, question: &Question, config: &Config) -> Vec<Section
         created: _,
         state: _,
     } = route;
-    let Policy { access, auth, timeouts } = &**policy;
+    let Policy { access, auth, cors: origins, rate_limit, timeouts } = &**policy;
     vec![
         address_lists(access),
         redirect(*https_redirect, question.tls),
-        cors(),
+        cors(origins.as_deref()),
         authentication(auth),
         limits(config),
+        rate_limits(rate_limit),
         backend_timeouts(timeouts),
     ]
 }
@@ -404,8 +416,28 @@ fn redirect(to_https: bool, tls: bool) -> Section {
     Section::new("redirect", summary, vec![("https", Fact::Flag(to_https))])
 }
 
-fn cors() -> Section {
-    Section::new("cors", "no CORS headers are added", vec![("enabled", Fact::Flag(false))])
+fn cors(cors: Option<&Cors>) -> Section {
+    let Some(Cors { origins, .. }) = cors else {
+        return Section::new("cors", "no CORS headers are added", vec![("enabled", Fact::Flag(false))]);
+    };
+    let who = match origins {
+        Origins::Any => "any origin, without credentials".to_owned(),
+        Origins::Listed { origins, credentials } => {
+            let credentials = if *credentials { "with" } else { "without" };
+            format!("{} listed origins, {credentials} credentials", origins.len())
+        }
+    };
+    Section::new("cors", format!("preflights are answered here; {who}"), vec![("enabled", Fact::Flag(true))])
+}
+
+fn rate_limits(limit: &RateLimit) -> Section {
+    let summary = if *limit == RateLimit::default() {
+        "none by client".to_owned()
+    } else {
+        format!("by client: {limit:?}")
+    };
+    let set = *limit != RateLimit::default();
+    Section::new("rate_limits", summary, vec![("limited", Fact::Flag(set))])
 }
 
 fn authentication(auth: &Auth) -> Section {

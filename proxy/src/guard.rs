@@ -147,7 +147,7 @@ impl<H: Hooks> ProxyHttp for Guarded<H> {
         if !session.is_body_empty() {
             session.set_keepalive(None);
         }
-        respond::reject(session, Rejection::Internal, ctx.response_headers()).await?;
+        respond::reject(session, Rejection::Internal, ctx.response_headers(), ctx.route.as_deref()).await?;
         Ok(true)
     }
 

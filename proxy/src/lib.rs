@@ -41,6 +41,7 @@ pub use metrics::Metrics;
 
 use dial::DialGuard;
 use ingress_core::{Ranges, Reader};
+use policy::rate_limit::Limiter;
 use resolve::Resolver;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -103,6 +104,8 @@ pub struct Config {
     pub trusted_proxies: Ranges,
     /// Whether those peers speak the PROXY protocol.
     pub proxy_protocol: bool,
+    /// Clients whose IPv6 addresses agree in this many bits share their limits.
+    pub limit_ipv6_prefix: u8,
 }
 
 impl Config {
@@ -136,6 +139,7 @@ impl Config {
             access_log_query: false,
             trusted_proxies: Ranges::default(),
             proxy_protocol: false,
+            limit_ipv6_prefix: 128,
         }
     }
 }
@@ -176,6 +180,7 @@ struct Shared {
     owing: std::sync::atomic::AtomicI64,
     /// TLS handshakes that have begun.
     handshakes: Arc<std::sync::atomic::AtomicI64>,
+    limiter: Limiter,
 }
 
 /// The running data plane.
@@ -209,6 +214,7 @@ impl Proxy {
         let client = Arc::new(fetch::Client::new(resolver.clone(), guard.clone()));
         let streams = streams::Streams::new(config.response_stream_budget, config.client_write_timeout);
         let places = places::Places::new(config.max_connections);
+        let limiter = Limiter::new(config.limit_ipv6_prefix);
         let shared = Arc::new(Shared {
             auth: policy::auth::State::start(&config)?,
             client,
@@ -226,6 +232,7 @@ impl Proxy {
             streams,
             owing: Default::default(),
             handshakes: Default::default(),
+            limiter,
         });
         let (drain, draining) = watch::channel(false);
         let (stop, stopped) = watch::channel(false);

@@ -2,9 +2,11 @@
 
 pub mod acme;
 pub mod auth;
+pub mod cors;
+pub mod rate_limit;
 
 use crate::respond::{Rejection, Reply};
-use http::Method;
+use http::{HeaderMap, Method};
 use ingress_core::Route;
 use std::net::IpAddr;
 
@@ -15,6 +17,8 @@ pub enum Verdict {
     Continue,
     /// 308 to https.
     RedirectToHttps,
+    /// 204 to a browser that asks for leave.
+    Preflight,
     /// An answer of ours that is no error.
     Respond(Box<Reply>),
     /// An answer of ours.
@@ -25,13 +29,15 @@ pub enum Verdict {
 pub struct Asked<'a> {
     /// The request's method.
     pub method: &'a Method,
+    /// Its header fields.
+    pub headers: &'a HeaderMap,
     /// The client's address.
     pub client: IpAddr,
     /// Whether the client speaks TLS.
     pub https: bool,
 }
 
-/// What comes before authentication: access lists, then the redirect to https. The first that is not
+/// What comes before authentication: access lists, the redirect to https, preflights. The first that is not
 /// `Continue` decides; upgrades go through all of them.
 pub fn decide(route: &Route, asked: &Asked<'_>) -> Verdict {
     if !route.policy.access.admits(asked.client) {
@@ -42,6 +48,9 @@ pub fn decide(route: &Route, asked: &Asked<'_>) -> Verdict {
     }
     if route.https_redirect && !asked.https {
         return Verdict::RedirectToHttps;
+    }
+    if route.policy.cors.is_some() && cors::is_preflight(asked.method, asked.headers) {
+        return Verdict::Preflight;
     }
     Verdict::Continue
 }

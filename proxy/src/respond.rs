@@ -1,9 +1,11 @@
 //! Every answer that the proxy makes itself: one table from cause to status, body and label.
 
+use crate::policy::cors;
+use crate::policy::rate_limit::Limited;
 use bytes::Bytes;
-use http::header::{CONTENT_LENGTH, CONTENT_TYPE, LOCATION, SERVER};
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE, LOCATION, RETRY_AFTER, SERVER, VARY};
 use http::{HeaderName, HeaderValue, Method, StatusCode, Version};
-use ingress_core::{NoMatch, Unavailable};
+use ingress_core::{NoMatch, Route, Unavailable};
 use pingora_core::Result;
 use pingora_core::protocols::http::HttpTask;
 use pingora_http::{RequestHeader, ResponseHeader};
@@ -39,6 +41,8 @@ pub enum Rejection {
     AuthNotConfigured,
     /// The authentication service could not be asked, or gave no answer to go by.
     AuthProvider,
+    /// The client asks too often.
+    RateLimited(Limited),
     /// The request body is larger than the limit.
     BodyTooLarge,
     /// A WebSocket handshake for a backend that speaks HTTP/2, which has no such thing.
@@ -80,6 +84,7 @@ impl Rejection {
             Rejection::NoRoute(_) => StatusCode::NOT_FOUND,
             Rejection::Denied => StatusCode::FORBIDDEN,
             Rejection::AuthNotConfigured | Rejection::Upgrade => StatusCode::NOT_IMPLEMENTED,
+            Rejection::RateLimited(_) => StatusCode::TOO_MANY_REQUESTS,
             Rejection::BodyTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             Rejection::AuthProvider
             | Rejection::Unavailable(_)
@@ -107,6 +112,7 @@ impl Rejection {
             Rejection::Denied => "access",
             Rejection::AuthNotConfigured => "auth_not_configured",
             Rejection::AuthProvider => "auth_provider",
+            Rejection::RateLimited(_) => "rate_limit",
             Rejection::BodyTooLarge => "body_too_large",
             Rejection::Upgrade => "upgrade",
             Rejection::Unavailable(Unavailable::NoService) => "no_service",
@@ -167,6 +173,7 @@ impl Rejection {
             Rejection::HeadTooLarge => "431 Request Header Fields Too Large\n",
             Rejection::NoRoute(_) => "404 Not Found\n",
             Rejection::Denied => "403 Forbidden\n",
+            Rejection::RateLimited(_) => "429 Too Many Requests\n",
             Rejection::BodyTooLarge => "413 Content Too Large\n",
             Rejection::ConnectTimeout | Rejection::BackendTimeout => "504 Gateway Timeout\n",
             Rejection::ClientTimeout => "408 Request Timeout\n",
@@ -211,7 +218,12 @@ impl Reply {
 }
 
 /// Sends an answer. `extra` fields are added to it.
-pub async fn reply(session: &mut Session, reply: Reply, extra: &[(HeaderName, HeaderValue)]) -> Result<()> {
+pub async fn reply(
+    session: &mut Session,
+    reply: Reply,
+    extra: &[(HeaderName, HeaderValue)],
+    route: Option<&Route>,
+) -> Result<()> {
     let mut header =
         ResponseHeader::build_no_case(reply.status, Some(reply.headers.len() + extra.len() + 2))?;
     header.insert_header(SERVER, SERVER_NAME)?;
@@ -219,6 +231,7 @@ pub async fn reply(session: &mut Session, reply: Reply, extra: &[(HeaderName, He
         header.append_header(name, value)?;
     }
     header.insert_header(CONTENT_LENGTH, HeaderValue::from(reply.body.len()))?;
+    allow_origins(session, &mut header, route, false)?;
     send(session, header, reply.body).await
 }
 
@@ -240,11 +253,12 @@ pub fn canned(status: u16) -> &'static [u8] {
     }
 }
 
-/// Sends the answer for a rejection. `extra` fields are added to it.
+/// Sends the answer for a rejection, on its route if there is one. `extra` fields are added to it.
 pub async fn reject(
     session: &mut Session,
     rejection: Rejection,
     extra: &[(HeaderName, HeaderValue)],
+    route: Option<&Route>,
 ) -> Result<()> {
     if rejection.closes() {
         session.set_keepalive(None);
@@ -260,6 +274,10 @@ pub async fn reject(
     for (name, value) in extra {
         header.append_header(name, value)?;
     }
+    if let Rejection::RateLimited(Limited { retry_after }) = rejection {
+        header.insert_header(RETRY_AFTER, HeaderValue::from(retry_after))?;
+    }
+    allow_origins(session, &mut header, route, false)?;
     send(session, header, Bytes::from_static(body.as_bytes())).await
 }
 
@@ -283,12 +301,44 @@ async fn reject_call(session: &mut Session, status: u8, message: &'static str) -
 }
 
 /// Sends a 308 to `location` (RFC 9110 section 15.4.9: method and body are kept).
-pub async fn redirect(session: &mut Session, location: HeaderValue) -> Result<()> {
+pub async fn redirect(session: &mut Session, location: HeaderValue, route: Option<&Route>) -> Result<()> {
     let mut header = ResponseHeader::build_no_case(StatusCode::PERMANENT_REDIRECT, Some(6))?;
     header.insert_header(SERVER, SERVER_NAME)?;
     header.insert_header(LOCATION, location)?;
     header.insert_header(CONTENT_LENGTH, HeaderValue::from_static("0"))?;
+    allow_origins(session, &mut header, route, false)?;
     send(session, header, Bytes::new()).await
+}
+
+/// Sends the answer to a preflight: 204, without the permission where there is none.
+pub async fn preflight(session: &mut Session, route: Option<&Route>) -> Result<()> {
+    let mut header = ResponseHeader::build_no_case(StatusCode::NO_CONTENT, Some(8))?;
+    header.insert_header(SERVER, SERVER_NAME)?;
+    allow_origins(session, &mut header, route, true)?;
+    send(session, header, Bytes::new()).await
+}
+
+/// Puts the route's CORS fields in the place of what is there. Answers of ours carry them too: a
+/// script would take an error without them for a broken network.
+pub fn allow_origins(
+    session: &Session,
+    response: &mut ResponseHeader,
+    route: Option<&Route>,
+    preflight: bool,
+) -> Result<()> {
+    let Some(cors) = route.and_then(|route| route.policy.cors.as_deref()) else { return Ok(()) };
+    for name in &cors::OURS {
+        if response.headers.contains_key(name) {
+            response.remove_header(name);
+        }
+    }
+    for (name, value) in cors::fields(cors, &session.req_header().headers, preflight) {
+        response.insert_header(name, value)?;
+    }
+    if cors::varies(cors, &response.headers) {
+        response.append_header(VARY, HeaderValue::from_static("Origin"))?;
+    }
+    Ok(())
 }
 
 async fn send(session: &mut Session, header: ResponseHeader, body: Bytes) -> Result<()> {

@@ -10,7 +10,7 @@ use crate::guard::Hooks;
 use crate::oauth::Endpoint;
 use crate::output::Owing;
 use crate::policy::auth::{self, Identity};
-use crate::policy::{self, Asked, Verdict};
+use crate::policy::{self, Asked, Verdict, acme};
 use crate::respond::{self, Rejection};
 use crate::select::{self, Selected};
 use crate::stream::ClientStream;
@@ -93,7 +93,7 @@ impl Gateway {
         ctx.via =
             peer.and_then(|peer| Via::read(&request.headers, peer, &self.shared.config.trusted_proxies));
         let client = ctx.client_ip().ok_or(Rejection::Internal)?;
-        let asked = Asked { method: &request.method, client, https: ctx.https() };
+        let asked = Asked { method: &request.method, headers: &request.headers, client, https: ctx.https() };
         let verdict = policy::decide(&route, &asked);
         ctx.route = Some(route);
         ctx.oauth = oauth;
@@ -118,6 +118,25 @@ impl Gateway {
         let verdict = auth::authenticate(&self.shared, &asked, &mut identity).await;
         ctx.identity = Some(identity);
         verdict
+    }
+
+    /// Takes the request's token of the client's bucket.
+    fn limit(&self, ctx: &mut RequestCtx) -> Verdict {
+        let (Some(route), Some(client)) = (&ctx.route, ctx.client_ip()) else {
+            return Verdict::Reject(Rejection::Internal);
+        };
+        match self.shared.limiter.admit(route, client) {
+            Ok(in_flight) => {
+                ctx.in_flight = in_flight;
+                Verdict::Continue
+            }
+            Err(limited) => {
+                if let Some(numbers) = self.shared.metrics.route(route) {
+                    numbers.limited();
+                }
+                Verdict::Reject(Rejection::RateLimited(limited))
+            }
+        }
     }
 
     /// So much of a response that is not held goes to the client, which has taken all before it.
@@ -199,15 +218,17 @@ impl Hooks for Gateway {
         let mut judged = line.map_err(|_| Rejection::Malformed).and_then(|()| self.judge(session, ctx));
         if let Ok(judged) = &mut judged
             && judged.verdict == Verdict::Continue
-            && ctx.route.as_ref().is_some_and(|route| {
-                route.policy.auth != Auth::Open
-                    && !policy::acme::is_challenge(route, &session.req_header().method)
-            })
+            && !ctx.route.as_ref().is_some_and(|r| acme::is_challenge(r, &session.req_header().method))
         {
-            // Boxed, so that the futures of open routes stay small.
-            let Judged { authority, endpoint, .. } = &*judged;
-            judged.verdict =
-                Box::pin(self.authenticate(session.req_header(), ctx, authority, *endpoint)).await;
+            if ctx.route.as_ref().is_some_and(|route| route.policy.auth != Auth::Open) {
+                // Boxed, so that the futures of open routes stay small.
+                let Judged { authority, endpoint, .. } = &*judged;
+                judged.verdict =
+                    Box::pin(self.authenticate(session.req_header(), ctx, authority, *endpoint)).await;
+            }
+            if judged.verdict == Verdict::Continue {
+                judged.verdict = self.limit(ctx);
+            }
         }
         let rejection = match judged {
             Ok(Judged { verdict: Verdict::Continue, facts, .. }) if self.too_large(&facts) => {
@@ -252,7 +273,7 @@ impl Hooks for Gateway {
                 match self.https_location(session.req_header(), &authority) {
                     Some(location) => {
                         ctx.answered_by = Some("redirect");
-                        respond::redirect(session, location).await?;
+                        respond::redirect(session, location, ctx.route.as_deref()).await?;
                         return Ok(true);
                     }
                     None => Rejection::Malformed,
@@ -260,13 +281,21 @@ impl Hooks for Gateway {
             }
             Ok(Judged { verdict: Verdict::Respond(reply), .. }) => {
                 ctx.answered_by = Some(reply.label);
-                respond::reply(session, *reply, ctx.response_headers()).await?;
+                respond::reply(session, *reply, ctx.response_headers(), ctx.route.as_deref()).await?;
+                return Ok(true);
+            }
+            Ok(Judged { verdict: Verdict::Preflight, .. }) => {
+                ctx.answered_by = Some("cors");
+                if let Some(numbers) = ctx.route.as_ref().and_then(|route| self.shared.metrics.route(route)) {
+                    numbers.preflight();
+                }
+                respond::preflight(session, ctx.route.as_deref()).await?;
                 return Ok(true);
             }
             Ok(Judged { verdict: Verdict::Reject(rejection), .. }) | Err(rejection) => rejection,
         };
         ctx.rejection = Some(rejection);
-        respond::reject(session, rejection, ctx.response_headers()).await?;
+        respond::reject(session, rejection, ctx.response_headers(), ctx.route.as_deref()).await?;
         Ok(true)
     }
 
@@ -391,6 +420,7 @@ impl Hooks for Gateway {
         {
             response.append_header(SET_COOKIE, cookie)?;
         }
+        respond::allow_origins(session, response, ctx.route.as_deref(), false)?;
         if response.status == StatusCode::SWITCHING_PROTOCOLS {
             ctx.tunnel = true;
             self.shared.metrics.tunnel_began();
@@ -538,7 +568,9 @@ impl Hooks for Gateway {
         ctx.rejection = Some(rejection);
         if rejection != Rejection::ClientGone
             && !answered
-            && respond::reject(session, rejection, ctx.response_headers()).await.is_err()
+            && respond::reject(session, rejection, ctx.response_headers(), ctx.route.as_deref())
+                .await
+                .is_err()
         {
             ctx.rejection = Some(Rejection::ClientGone);
         }

@@ -16,7 +16,9 @@ pub use backend::{Backend, BackendAddress, BackendProtocol, ServicePort, Unavail
 pub use cert::{CertStore, CertifiedKey};
 pub use policy::access::Access;
 pub use policy::auth::{Auth, BasicAuth, ExternalAuth, Htpasswd, PasswordHash, Scheme};
+pub use policy::cors::{Cors, Origin, Origins};
 pub use policy::oauth::OAuthPolicy;
+pub use policy::rate_limit::RateLimit;
 pub use policy::url::{HttpUrl, InvalidUrl};
 pub use policy::{Policy, Timeouts};
 pub use ranges::{InvalidRange, Ranges};

@@ -2,11 +2,15 @@
 
 pub mod access;
 pub mod auth;
+pub mod cors;
 pub mod oauth;
+pub mod rate_limit;
 pub mod url;
 
 use access::Access;
 use auth::Auth;
+use cors::Cors;
+use rate_limit::RateLimit;
 use std::time::Duration;
 
 /// Everything that decides how one route's requests are treated.
@@ -16,6 +20,10 @@ pub struct Policy {
     pub access: Access,
     /// The one authentication mechanism of the route.
     pub auth: Auth,
+    /// What scripts of other origins may do; `None` = nothing is said to them.
+    pub cors: Option<Box<Cors>>,
+    /// How often one client may ask.
+    pub rate_limit: RateLimit,
     /// Backend timeouts.
     pub timeouts: Timeouts,
 }

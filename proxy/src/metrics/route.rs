@@ -77,6 +77,8 @@ pub struct RouteMetrics {
     response: Buckets<15>,
     request_size: Buckets<9>,
     response_size: Buckets<9>,
+    limited: AtomicU64,
+    preflights: AtomicU64,
 }
 
 impl RouteMetrics {
@@ -90,6 +92,8 @@ impl RouteMetrics {
             response: Buckets::default(),
             request_size: Buckets::default(),
             response_size: Buckets::default(),
+            limited: AtomicU64::new(0),
+            preflights: AtomicU64::new(0),
         }
     }
 
@@ -101,6 +105,16 @@ impl RouteMetrics {
             Some(i) => drop(self.requests[method].get_or_init(Default::default)[i].fetch_add(1, Relaxed)),
             None => *self.rare.lock().entry((method, code)).or_default() += 1,
         }
+    }
+
+    /// One request was refused by the route's limits.
+    pub fn limited(&self) {
+        self.limited.fetch_add(1, Relaxed);
+    }
+
+    /// One preflight was answered.
+    pub fn preflight(&self) {
+        self.preflights.fetch_add(1, Relaxed);
     }
 
     /// Sizes and times of one finished request.
@@ -185,6 +199,7 @@ struct Family {
 
 enum Show {
     Counters,
+    Counter(fn(&RouteMetrics) -> &AtomicU64),
     Histogram(fn(&RouteMetrics) -> Option<Histogram>),
 }
 
@@ -192,7 +207,7 @@ impl Routes {
     /// No routes yet.
     pub fn new() -> Result<Self, prometheus::Error> {
         const SECOND: f64 = 1e6;
-        let families: [(&str, &str, Show); 6] = [
+        let families: [(&str, &str, Show); 8] = [
             ("requests_total", "Requests that matched a route, by method and status.", Show::Counters),
             (
                 "request_duration_seconds",
@@ -218,6 +233,16 @@ impl Routes {
                 "response_size_bytes",
                 "Response body bytes sent to clients.",
                 Show::Histogram(|r| r.response_size.show(&SIZES, 1.0)),
+            ),
+            (
+                "rate_limited_requests_total",
+                "Requests refused by the limits of their route.",
+                Show::Counter(|r| &r.limited),
+            ),
+            (
+                "cors_preflights_total",
+                "CORS preflights that the proxy answered.",
+                Show::Counter(|r| &r.preflights),
             ),
         ];
         let families = families.into_iter().map(|(name, help, show)| {
@@ -282,6 +307,16 @@ impl Collector for Routes {
                 for route in &all {
                     match family.show {
                         Show::Counters => route.counters(&mut metrics),
+                        Show::Counter(of) => match of(route).load(Relaxed) {
+                            0 => {}
+                            n => {
+                                let mut metric = Metric::from_label(route.pairs());
+                                let mut counter = Counter::default();
+                                counter.set_value(n as f64);
+                                metric.set_counter(counter);
+                                metrics.push(metric);
+                            }
+                        },
                         Show::Histogram(show) => metrics.extend(show(route).map(|histogram| {
                             let mut metric = Metric::from_label(route.pairs());
                             metric.set_histogram(histogram);
@@ -293,7 +328,7 @@ impl Collector for Routes {
                 shown.set_name(family.name.clone());
                 shown.set_help(family.help.into());
                 shown.set_field_type(match family.show {
-                    Show::Counters => MetricType::COUNTER,
+                    Show::Counters | Show::Counter(_) => MetricType::COUNTER,
                     Show::Histogram(_) => MetricType::HISTOGRAM,
                 });
                 shown.set_metric(metrics);

@@ -151,6 +151,7 @@ impl Outcome {
             Verdict::Respond(reply) => reply.status,
             Verdict::Reject(rejection) => rejection.status(),
             Verdict::RedirectToHttps => return Self::Redirected,
+            Verdict::Preflight => return Self::Allowed,
         };
         match status.as_u16() {
             200..300 => Self::Allowed,

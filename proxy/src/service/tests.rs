@@ -47,6 +47,7 @@ fn shared_with(config: Config, routes: Vec<Route>) -> Arc<Shared> {
         streams: crate::streams::Streams::new(None, None),
         owing: Default::default(),
         handshakes: Default::default(),
+        limiter: crate::policy::rate_limit::Limiter::new(128),
     })
 }
 
