@@ -15,6 +15,7 @@ An **error** is a fault of the object itself: what it asks for is not done until
 something else is missing, or something else was probably meant. A **note** is no fault. `check` ends with status 1 on errors.
 ";
 
+#[allow(clippy::unwrap_used)]
 fn document() -> String {
     let mut all: Vec<_> = Reason::all().map(Reason::entry).collect();
     all.sort_by_key(|entry| entry.id);

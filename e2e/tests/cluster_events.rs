@@ -84,9 +84,9 @@ async fn annotation_mistakes_name_the_key_and_what_is_accepted() {
         ("backend-protocol", "ftp", "InvalidAnnotation", &["\"ftp\"", "http", "https"], "web"),
         ("ssl-redirekt", "false", "UnknownAnnotation", &["nearest", "ssl-redirect"], "web"),
         ("proxy-read-timout", "5", "UnknownAnnotation", &["nearest", "proxy-read-timeout"], "web"),
-        ("auth-type", "basic", "UnsupportedAnnotation", &["not supported", "501"], "501"),
-        ("auth-url", "http://auth.example.com/", "UnsupportedAnnotation", &["not supported", "501"], "501"),
-        ("k8s.tak-os.com/oauth2-secret", "oidc", "UnsupportedAnnotation", &["not supported", "501"], "501"),
+        ("auth-type", "digest", "AuthMisconfigured", &["\"basic\"", "501"], "501"),
+        ("auth-url", "ftp://auth.example.com/", "AuthMisconfigured", &["501"], "501"),
+        ("k8s.tak-os.com/oauth2-secret", "oidc", "AuthSecretNotFound", &["does not exist", "501"], "501"),
         (
             "allowlist-source-range",
             "10.0.0.0/40",

@@ -273,7 +273,7 @@ fn ingresses(rng: &mut Lcg) -> Vec<String> {
             }
             match rng.next(10) {
                 0 => ingress.set("ssl-redirect", "false"),
-                1 => ingress.set("auth-url", "http://auth.example.com/"),
+                1 => ingress.set("auth-type", "basic"),
                 2 => ingress.class(Some("other")),
                 3 => ingress.annotation(&format!("{PREFIX}allowlist-source-range"), "broken"),
                 _ => ingress,

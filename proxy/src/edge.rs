@@ -328,14 +328,15 @@ impl EdgeStream {
                 _ => None,
             })
         };
-        let client = proxy_protocol::announced(&*inner).or_else(peer);
+        // What stood in the digest before the TLS handshake, or stands there without one.
+        let before = handshake::end(&*inner);
+        let client = before.as_deref().and_then(proxy_protocol::announced).or_else(peer);
         let conn = Arc::new(Conn::new(client, inner.get_ssl_digest().as_deref()));
         // The digest is the one place that Pingora carries from a stream to its sessions; the
         // response in it has no meaning here.
         let response = ResponseHeader::build_no_case(200, Some(0)).map_err(io::Error::other)?;
         let digest = Arc::new(ProxyDigest::new(Box::new(response), Some(Box::new(conn.clone()))));
         shared.metrics.connection_opened();
-        handshake::end(&*inner);
         let frames = matches!(inner.selected_alpn_proto(), Some(ALPN::H2)).then(Box::default);
         Ok(Self {
             inner,

@@ -48,9 +48,8 @@ where
     Ok(())
 }
 
-/// The address that a header named, if one was read from the stream.
-pub fn announced(stream: &(impl GetProxyDigest + ?Sized)) -> Option<IpAddr> {
-    let digest = stream.get_proxy_digest()?;
+/// The address that a header named, if one was read from the stream with this digest.
+pub fn announced(digest: &ProxyDigest) -> Option<IpAddr> {
     digest.user_data.as_ref()?.downcast_ref::<Announced>().map(|Announced(ip)| *ip)
 }
 

@@ -52,7 +52,9 @@ impl Endpoint {
 
 /// The logins that ended here: none ends twice.
 #[derive(Default)]
-pub struct Used(Mutex<(HashSet<[u8; 32]>, HashSet<[u8; 32]>)>);
+pub struct Used(Mutex<(Digests, Digests)>);
+
+type Digests = HashSet<[u8; 32]>;
 
 impl Used {
     /// Whether this is the first use.

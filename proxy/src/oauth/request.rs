@@ -202,6 +202,7 @@ mod tests {
     fn only_navigations_are_redirected() {
         let api: [Box<str>; 2] = ["/api".into(), "/v2/".into()];
         let html = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8";
+        #[allow(clippy::type_complexity)]
         let all: &[(&str, &str, &[(&str, &str)], bool)] = &[
             ("GET", "/", &[], true),
             ("GET", "/", &[("accept", html)], true),

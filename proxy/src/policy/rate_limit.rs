@@ -37,6 +37,8 @@ struct Entry {
 /// Entries of which each has its place in one of eight.
 type Set = [Entry; WAYS];
 
+type Shard = Mutex<Box<[Set]>>;
+
 /// All limits of this process.
 pub struct Limiter {
     began: Instant,
@@ -44,7 +46,7 @@ pub struct Limiter {
     /// Which bits of an IPv6 address tell clients apart.
     mask: u128,
     /// Made when the first request is limited; the kernel gives its pages as they are used.
-    buckets: OnceLock<Box<[Mutex<Box<[Set]>>]>>,
+    buckets: OnceLock<Box<[Shard]>>,
     /// Requests in flight, for those limits alone that count them.
     in_flight: [Mutex<HashMap<u64, u32>>; SHARDS],
 }

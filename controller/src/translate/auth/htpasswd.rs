@@ -34,6 +34,7 @@ pub(super) fn parse(secret: &SecretObject) -> Result<(Arc<Htpasswd>, Box<[Note]>
 
 /// The users, and what is wrong with other lines. Of two lines for one user the first counts, also
 /// where it cannot be used.
+#[allow(clippy::type_complexity)]
 fn lines(file: &[u8]) -> (BTreeMap<Box<[u8]>, PasswordHash>, Box<[Note]>) {
     let (mut users, mut notes) = (BTreeMap::new(), Vec::new());
     let mut seen = HashSet::new();

@@ -1,6 +1,9 @@
 //! The Secret of built-in OAuth2/OIDC: oauth2-proxy's names, each value checked. Nothing is guessed: a
 //! value that does not parse, and a name that might be a rule we do not know, close the routes.
 
+// Closures that must name their type.
+#![allow(clippy::borrowed_box)]
+
 use super::{Problem, value};
 use crate::cluster::SecretObject;
 use base64::Engine;
