@@ -1,5 +1,5 @@
 //! What would come of a request, and why, told by the code that serves: the route is the one that the
-//! table's own look-up returns, the verdict the one of [`policy::decide`]. Nothing is dialled.
+//! table's own look-up returns, the verdict the one of `policy::decide`. Nothing is dialled.
 //!
 //! Each part of a route's treatment is a small function of its own. Policies and routes are taken apart
 //! field by field without a rest, so that a new one does not compile before it is told of here. Of
