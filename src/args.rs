@@ -16,6 +16,8 @@ pub enum Stop {
     Help(String),
     /// One line that names flag, value and what is accepted.
     Usage(String),
+    /// Only a password is to be hashed, for this user.
+    HashPassword(Option<String>),
 }
 
 /// Everything that flags and environment decide.
@@ -148,6 +150,18 @@ struct Args {
     /// Allow Services of type ExternalName as backends
     #[arg(long, global = true, default_value = "false", num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set, value_parser = boolean())]
     allow_external_name_services: bool,
+    /// Threads that check passwords; beyond a bounded queue requests get 503
+    #[arg(long, global = true, default_value = "2", value_parser = hash_workers)]
+    auth_hash_workers: usize,
+    /// Failed credentials of one client address, after which it gets 429; 0 = no limit
+    #[arg(long, global = true, default_value = "10", value_parser = failures)]
+    auth_throttle_failures: u32,
+    /// How long failed credentials count
+    #[arg(long, global = true, default_value = "60s", value_parser = duration)]
+    auth_throttle_window: Time,
+    /// Time for one call of an external authentication service
+    #[arg(long, global = true, default_value = "5s", value_parser = duration)]
+    auth_url_timeout: Time,
     /// Limit to these namespaces, separated by commas; empty = all
     #[arg(long, global = true, default_value = "")]
     watch_namespace: String,
@@ -183,6 +197,12 @@ struct Args {
 enum Command {
     /// Serve a bundled example with its own backend on 8080, 8443 and 9090
     Demo,
+    /// Read a password and print its bcrypt hash, a line for an htpasswd file
+    HashPassword {
+        /// The user that the line is for; without, only the hash is printed
+        #[arg(long, value_parser = user)]
+        user: Option<String>,
+    },
 }
 
 /// A duration flag: `None` is off.
@@ -213,6 +233,24 @@ fn port(s: &str) -> Result<u16, String> {
 
 fn count(s: &str) -> Result<u32, String> {
     digits(s).filter(|n| *n > 0).ok_or_else(|| "accepted: a whole number, 1 to 4294967295".into())
+}
+
+fn failures(s: &str) -> Result<u32, String> {
+    digits(s).ok_or_else(|| "accepted: a whole number, 0 to 4294967295".into())
+}
+
+fn hash_workers(s: &str) -> Result<usize, String> {
+    digits::<u16>(s)
+        .filter(|n| (1..=256).contains(n))
+        .map(usize::from)
+        .ok_or_else(|| "accepted: a whole number, 1 to 256".into())
+}
+
+fn user(s: &str) -> Result<String, String> {
+    if s.is_empty() || s.starts_with('#') || s.chars().any(|c| c == ':' || c.is_control()) {
+        return Err("accepted: a user name without colon, not beginning with #".into());
+    }
+    Ok(s.to_owned())
 }
 
 fn threads(s: &str) -> Result<usize, String> {
@@ -323,7 +361,10 @@ fn command() -> clap::Command {
 /// Parses flags and environment.
 pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Settings, Stop> {
     let matches = command().try_get_matches_from(args).map_err(stop)?;
-    let args = Args::from_arg_matches(&matches).map_err(stop)?;
+    let mut args = Args::from_arg_matches(&matches).map_err(stop)?;
+    if let Some(Command::HashPassword { user }) = &mut args.command {
+        return Err(Stop::HashPassword(user.take()));
+    }
     // The demo serves where no privilege is needed, unless ports were asked for.
     let given = |id: &str| {
         let source = |m: &clap::ArgMatches| {
@@ -373,6 +414,10 @@ impl Args {
                 http2_max_concurrent_streams: self.http2_max_concurrent_streams,
                 upstream_keepalive_connections: self.upstream_keepalive_connections as usize,
                 upstream_keepalive_timeout: self.upstream_keepalive_timeout.0,
+                auth_hash_workers: self.auth_hash_workers,
+                auth_throttle_failures: self.auth_throttle_failures,
+                auth_throttle_window: self.auth_throttle_window.0,
+                auth_url_timeout: self.auth_url_timeout.0,
                 access_log_query: self.access_log_query,
             },
             metrics_port: self.metrics_port,
@@ -422,7 +467,7 @@ fn stop(error: clap::Error) -> Stop {
         },
         (ErrorKind::InvalidSubcommand, _) => {
             let given = context(ContextKind::InvalidSubcommand).unwrap_or_default();
-            format!("{given}: no such subcommand; accepted: demo")
+            format!("{given}: no such subcommand; accepted: demo, hash-password")
         }
         (ErrorKind::InvalidValue | ErrorKind::ValueValidation, Some(name)) => {
             let value = context(ContextKind::InvalidValue).unwrap_or_default();
@@ -448,6 +493,7 @@ mod tests {
         parse(all).map_err(|stop| match stop {
             Stop::Usage(line) => line,
             Stop::Help(text) => text,
+            Stop::HashPassword(user) => format!("hash-password {user:?}"),
         })
     }
 
@@ -466,6 +512,9 @@ mod tests {
         assert_eq!(s.proxy.client_read_timeout, Some(Duration::from_secs(60)));
         assert_eq!(s.proxy.client_keepalive_timeout, Some(Duration::from_secs(60)));
         assert_eq!(s.shutdown_timeout, Duration::from_secs(30));
+        assert_eq!((s.proxy.auth_hash_workers, s.proxy.auth_throttle_failures), (2, 10));
+        assert_eq!(s.proxy.auth_throttle_window, Some(Duration::from_secs(60)));
+        assert_eq!(s.proxy.auth_url_timeout, Some(Duration::from_secs(5)));
         assert_eq!(
             (s.translate.ingress_class.as_str(), s.translate.process_without_class),
             ("tak-os", false)
@@ -533,8 +582,13 @@ mod tests {
             ),
             ("--ingress-class=", "--ingress-class=: accepted: a class name"),
             ("--threads=x", "--threads=x: accepted: a whole number, 0 to 1024"),
+            ("--auth-hash-workers=0", "--auth-hash-workers=0: accepted: a whole number, 1 to 256"),
+            (
+                "--auth-url-timeout=x",
+                "--auth-url-timeout=x: accepted: a number with ms, s, m or h (31 days at most), or 0 for off",
+            ),
             ("--http-prot=1", "--http-prot: no such flag; did you mean --http-port?"),
-            ("serve", "serve: no such subcommand; accepted: demo"),
+            ("serve", "serve: no such subcommand; accepted: demo, hash-password"),
         ] {
             assert_eq!(parsed(&[arg]).unwrap_err(), want);
         }
@@ -547,6 +601,20 @@ mod tests {
         assert!(matches!(s.mode, Mode::Demo) && s.translate.backends_from_slices);
         assert_eq!(parsed(&["demo", "--http-port=0"]).unwrap().proxy.http_port, 0);
         assert_eq!(parsed(&["--https-port=1", "demo"]).unwrap().proxy.https_port, 1);
+    }
+
+    #[test]
+    fn hash_password_takes_a_user() {
+        for (args, want) in [
+            (&["hash-password"][..], "hash-password None"),
+            (&["hash-password", "--user", "alice"], "hash-password Some(\"alice\")"),
+            (
+                &["hash-password", "--user=a:b"],
+                "--user=a:b: accepted: a user name without colon, not beginning with #",
+            ),
+        ] {
+            assert_eq!(parsed(args).unwrap_err(), want);
+        }
     }
 
     #[test]

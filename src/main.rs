@@ -7,6 +7,7 @@ mod allocator;
 mod app;
 mod args;
 mod demo;
+mod hash_password;
 mod readiness;
 mod telemetry;
 
@@ -24,6 +25,7 @@ fn main() -> ExitCode {
             return ExitCode::SUCCESS;
         }
         Err(args::Stop::Usage(line)) => return usage(&line),
+        Err(args::Stop::HashPassword(user)) => return hash_password::run(user.as_deref()),
     };
     match app::run(settings) {
         Ok(()) => ExitCode::SUCCESS,

@@ -14,6 +14,7 @@ pub mod oidc;
 pub mod origin;
 pub mod pki;
 pub mod product;
+pub mod provider;
 
 mod process;
 mod temp;

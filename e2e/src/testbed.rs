@@ -19,7 +19,7 @@ pub(crate) fn directory() -> PathBuf {
     directory
 }
 
-fn cache() -> PathBuf {
+pub(crate) fn cache() -> PathBuf {
     let base = std::env::var_os("XDG_CACHE_HOME").filter(|v| !v.is_empty()).map(PathBuf::from);
     base.or_else(|| Some(Path::new(&std::env::var_os("HOME")?).join(".cache")))
         .expect("neither XDG_CACHE_HOME nor HOME is set")

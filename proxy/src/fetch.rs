@@ -62,6 +62,8 @@ pub struct Limits {
     pub total: Option<Duration>,
     /// Octets of the answer's body.
     pub body: usize,
+    /// A longer one is cut there; otherwise it is an error.
+    pub cut: bool,
 }
 
 /// A whole answer.
@@ -73,6 +75,8 @@ pub struct Answer {
     pub headers: HeaderMap,
     /// Its body, without framing.
     pub body: Bytes,
+    /// There was more of it.
+    pub cut: bool,
 }
 
 /// Why there is no answer.
@@ -114,6 +118,7 @@ pub struct PrivateCa {
 
 impl PrivateCa {
     /// Reads PEM certificates; at least one.
+    #[allow(dead_code)] // for providers of built-in OAuth
     pub fn from_pem(pem: &[u8]) -> Option<Self> {
         let certificates = X509::stack_from_pem(pem).ok().filter(|all| !all.is_empty())?;
         let mut all = Vec::new();
@@ -189,11 +194,14 @@ impl Client {
                     return Err(error);
                 }
             }
-            let answer = match read(&mut session, limits.body).await {
+            let answer = match read(&mut session, limits).await {
                 Ok(answer) => answer?,
                 Err(error) => return Err(failed(error)),
             };
-            self.connector.release_http_session(session, &peer, Some(IDLE)).await;
+            // What is left of a cut answer would be read as the next one.
+            if !answer.cut {
+                self.connector.release_http_session(session, &peer, Some(IDLE)).await;
+            }
             return Ok(answer);
         }
     }
@@ -261,15 +269,18 @@ async fn head(session: &mut HttpSession, request: &Outgoing<'_>) -> pingora_core
 }
 
 /// Reads the answer to its end, so that the connection can be used again.
-async fn read(session: &mut HttpSession, most: usize) -> pingora_core::Result<Result<Answer, FetchError>> {
+async fn read(session: &mut HttpSession, limits: Limits) -> pingora_core::Result<Result<Answer, FetchError>> {
     let Some(head) = session.resp_header() else { return Ok(Err(FetchError::Protocol)) };
     let (status, headers) = (head.status, head.headers.clone());
     let mut body = Vec::new();
     while let Some(piece) = session.read_body_ref().await? {
-        if body.len() + piece.len() > most {
-            return Ok(Err(FetchError::TooLarge(most)));
+        if body.len() + piece.len() > limits.body {
+            if !limits.cut {
+                return Ok(Err(FetchError::TooLarge(limits.body)));
+            }
+            return Ok(Ok(Answer { status, headers, body: body.into(), cut: true }));
         }
         body.extend_from_slice(piece);
     }
-    Ok(Ok(Answer { status, headers, body: body.into() }))
+    Ok(Ok(Answer { status, headers, body: body.into(), cut: false }))
 }

@@ -73,6 +73,14 @@ pub struct Config {
     pub upstream_keepalive_connections: usize,
     /// How long they are kept; `None` = until the backend closes.
     pub upstream_keepalive_timeout: Option<Duration>,
+    /// Threads that check passwords.
+    pub auth_hash_workers: usize,
+    /// Failed credentials of one client address, after which it gets 429; 0 = no throttle.
+    pub auth_throttle_failures: u32,
+    /// How long they count; `None` = no throttle.
+    pub auth_throttle_window: Option<Duration>,
+    /// For one call of an external authentication service; `None` = no limit.
+    pub auth_url_timeout: Option<Duration>,
     /// Whether query strings are written to the access log.
     pub access_log_query: bool,
 }
@@ -99,6 +107,10 @@ impl Config {
             http2_max_concurrent_streams: 128,
             upstream_keepalive_connections: 128,
             upstream_keepalive_timeout: minute,
+            auth_hash_workers: 2,
+            auth_throttle_failures: 10,
+            auth_throttle_window: minute,
+            auth_url_timeout: Some(Duration::from_secs(5)),
             access_log_query: false,
         }
     }
@@ -133,6 +145,7 @@ struct Shared {
     client: Arc<fetch::Client>,
     /// Identity providers in use.
     providers: oauth::Providers,
+    auth: policy::auth::State,
 }
 
 /// The running data plane.
@@ -149,6 +162,9 @@ pub enum StartError {
     /// The fallback certificate or the TLS context could not be made.
     #[error("cannot set up TLS: {0}")]
     Tls(#[from] openssl::error::ErrorStack),
+    /// No thread for checking passwords.
+    #[error("cannot start the password checks: {0}")]
+    Auth(#[from] std::io::Error),
     /// Pingora refused the TLS settings.
     #[error("cannot set up TLS: {0}")]
     Settings(String),
@@ -161,6 +177,7 @@ impl Proxy {
         let budget = buffer::Budget::new(config.response_buffer_budget);
         let client = Arc::new(fetch::Client::new(resolver.clone(), guard.clone()));
         let shared = Arc::new(Shared {
+            auth: policy::auth::State::start(&config)?,
             client,
             providers: Default::default(),
             config,

@@ -5,8 +5,9 @@ mod route;
 
 pub use route::RouteMetrics;
 
+use crate::policy::auth::Outcome;
 use ingress_core::{Route, Snapshot};
-use prometheus::{IntCounter, IntCounterVec, IntGauge, Opts, Registry};
+use prometheus::{HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, Opts, Registry};
 use route::Routes;
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -34,6 +35,9 @@ struct Families {
     fallback: IntCounter,
     panics: IntCounter,
     log_dropped: IntCounter,
+    auth: IntCounterVec,
+    auth_duration: HistogramVec,
+    auth_throttled: IntCounterVec,
 }
 
 impl Metrics {
@@ -60,6 +64,17 @@ impl Metrics {
             Ok(family)
         }
         let r = registry;
+        let auth_duration = HistogramVec::new(
+            HistogramOpts::new(
+                format!("{PREFIX}auth_duration_seconds"),
+                "Time that authentication took, by type: basic, external, oauth.",
+            )
+            .buckets(vec![
+                0.0001, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
+            ]),
+            &["type"],
+        )?;
+        r.register(Box::new(auth_duration.clone()))?;
         let routes = Routes::new()?;
         r.register(Box::new(routes.clone()))?;
         Ok(Self(Arc::new(Families {
@@ -101,6 +116,20 @@ impl Metrics {
                 "access_log_dropped_total",
                 "Access log lines dropped because the output is slow.",
             )?,
+            auth: counters(
+                r,
+                "auth_requests_total",
+                "Requests to routes with authentication, by type and result: allowed, missing, denied, \
+                 redirected, throttled, error.",
+                &["namespace", "ingress", "host", "type", "result"],
+            )?,
+            auth_duration,
+            auth_throttled: counters(
+                r,
+                "auth_throttled_requests_total",
+                "Requests answered 429 because too many credentials of their client address were wrong.",
+                &ROUTE,
+            )?,
         })))
     }
 
@@ -124,6 +153,13 @@ impl Metrics {
         for (namespace, ingress, host) in gone {
             let labels: [&str; 3] = [&namespace, &ingress, &host];
             let _ = self.0.retries.remove_label_values(&labels);
+            let _ = self.0.auth_throttled.remove_label_values(&labels);
+            for kind in crate::policy::auth::TYPES {
+                for outcome in Outcome::ALL {
+                    let all = [labels[0], labels[1], labels[2], kind, outcome.as_str()];
+                    let _ = self.0.auth.remove_label_values(&all);
+                }
+            }
             for reason in ["dns", "connect", "tls", "timeout", "reset", "protocol"] {
                 let _ =
                     self.0.upstream_errors.remove_label_values(&[labels[0], labels[1], labels[2], reason]);
@@ -185,6 +221,18 @@ impl Metrics {
     pub fn retried(&self, route: &Route) {
         let source = &route.source;
         self.0.retries.with_label_values(&[&*source.namespace, &*source.name, &*route.host]).inc();
+    }
+
+    /// The mechanism of a route has decided about a request.
+    pub(crate) fn authenticated(&self, route: &Route, kind: &str, outcome: Outcome, took: Duration) {
+        let source = &route.source;
+        let labels = [&*source.namespace, &*source.name, &*route.host];
+        let all = [labels[0], labels[1], labels[2], kind, outcome.as_str()];
+        self.0.auth.with_label_values(&all).inc();
+        self.0.auth_duration.with_label_values(&[kind]).observe(took.as_secs_f64());
+        if outcome == Outcome::Throttled {
+            self.0.auth_throttled.with_label_values(&labels).inc();
+        }
     }
 
     /// A client connection was accepted (after its TLS handshake).

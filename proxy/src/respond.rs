@@ -30,6 +30,8 @@ pub enum Rejection {
     Denied,
     /// Authentication is asked for and not usable.
     AuthNotConfigured,
+    /// The authentication service could not be asked, or gave no answer to go by.
+    AuthProvider,
     /// The request body is larger than the limit.
     BodyTooLarge,
     /// There is nothing to dial.
@@ -68,7 +70,8 @@ impl Rejection {
             Rejection::Denied => StatusCode::FORBIDDEN,
             Rejection::AuthNotConfigured => StatusCode::NOT_IMPLEMENTED,
             Rejection::BodyTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
-            Rejection::Unavailable(_)
+            Rejection::AuthProvider
+            | Rejection::Unavailable(_)
             | Rejection::Dns
             | Rejection::DialDenied
             | Rejection::Connect
@@ -91,6 +94,7 @@ impl Rejection {
             Rejection::NoRoute(NoMatch::Path) => "no_path",
             Rejection::Denied => "access",
             Rejection::AuthNotConfigured => "auth_not_configured",
+            Rejection::AuthProvider => "auth_provider",
             Rejection::BodyTooLarge => "body_too_large",
             Rejection::Unavailable(Unavailable::NoService) => "no_service",
             Rejection::Unavailable(Unavailable::NoPort) => "no_port",

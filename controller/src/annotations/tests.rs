@@ -83,7 +83,7 @@ fn distance_counts_letters() {
 fn mistakes_come_in_the_same_order_every_time() {
     let pairs = [
         ("ingress.tak-os.org/zzz", "1"),
-        ("ingress.tak-os.org/auth-url", "http://x"),
+        ("ingress.tak-os.org/auth-url", "x"),
         ("ingress.tak-os.org/ssl-redirect", "x"),
         ("ingress.tak-os.org/proxy-read-timeout", "x"),
         ("ingress.tak-os.org/aaa", "1"),

@@ -155,6 +155,15 @@ fn random_slice(rng: &mut Lcg) -> (Key, SliceObject) {
 const SECRETS: [&str; 5] = ["s1", "s2", "w-tls-0", "x-tls-0", "x-tls-1"];
 
 fn random_secret(rng: &mut Lcg, pairs: &[(Vec<u8>, Vec<u8>)]) -> SecretObject {
+    if rng.one_in(8) {
+        let key = random_key(rng, &SECRETS);
+        let file = rng.pick(&["alice:{SHA}W6ph5Mm5Pz8GgiULbPgzG37mj9g=", "bob:plain", ""]);
+        return SecretObject {
+            secret_type: "Opaque".into(),
+            data: [("auth".into(), file.as_bytes().into())].into(),
+            ..secret(key, b"", b"")
+        };
+    }
     let (n, wrong) = (rng.next(pairs.len()), rng.one_in(4));
     let other = if wrong { (n + 1) % pairs.len() } else { n };
     secret(random_key(rng, &SECRETS), &pairs[n].0, &pairs[other].1)

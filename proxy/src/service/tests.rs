@@ -31,6 +31,7 @@ fn shared_with(config: Config, routes: Vec<Route>) -> Arc<Shared> {
     )
     .unwrap();
     Arc::new(Shared {
+        auth: crate::policy::auth::State::start(&config).unwrap(),
         config,
         reader,
         client: Arc::new(crate::fetch::Client::new(resolver.clone(), DialGuard::none())),

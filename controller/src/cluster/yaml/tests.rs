@@ -226,6 +226,11 @@ fn of_a_secret_only_what_its_type_needs_is_kept_and_nothing_is_printed() {
     assert_eq!(data, [("tls.crt", &b"hello"[..]), ("tls.key", b"plain")], "stringData wins");
     assert!(!format!("{tls:?}").contains("plain") && !format!("{tls:?}").contains("104"), "{tls:?}");
     assert!(secret("Opaque", body).data.is_empty());
+    let body = "stringData: {auth: a, client-id: b, cookie_secret: c, cookie-secret: d, password: e}";
+    let opaque = secret("Opaque", body);
+    let data: Vec<_> = opaque.data.iter().map(|(key, value)| (&**key, &**value)).collect();
+    assert_eq!(data, [("auth", &b"a"[..]), ("client_id", b"b"), ("cookie_secret", b"c")]);
+    assert!(secret("kubernetes.io/tls", body).data.is_empty());
     let large = format!("stringData: {{tls.crt: {}}}", "x".repeat(MAX_SECRET_VALUE + 100));
     assert_eq!(secret("kubernetes.io/tls", &large).data["tls.crt"].len(), MAX_SECRET_VALUE + 1);
     for broken in [

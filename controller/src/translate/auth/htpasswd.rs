@@ -76,7 +76,7 @@ fn hash(field: &[u8]) -> Result<PasswordHash, &'static str> {
     let (scheme, work) =
         if let Some(rest) = ["$2a$", "$2b$", "$2y$"].iter().find_map(|p| text.strip_prefix(p)) {
             let (cost, digest) = rest.split_once('$').ok_or(DAMAGED)?;
-            if cost.len() != 2 || !crypt64(digest, 53..=53) {
+            if cost.len() != 2 || !cost.bytes().all(|b| b.is_ascii_digit()) || !crypt64(digest, 53..=53) {
                 return Err(DAMAGED);
             }
             let cost: u32 = cost.parse().map_err(|_| DAMAGED)?;

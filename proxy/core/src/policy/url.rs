@@ -97,7 +97,7 @@ impl FromStr for HttpUrl {
             path_and_query: match parts.path_and_query {
                 // `https://host?query`: the path of an http URL is never empty (RFC 9110 section 4.2.3).
                 Some(p) if p.as_str().starts_with('?') => {
-                    format!("/{p}").parse().map_err(|_| InvalidUrl::Syntax)?
+                    format!("/{}", p.as_str()).parse().map_err(|_| InvalidUrl::Syntax)?
                 }
                 Some(p) if p.as_str().starts_with('/') => p,
                 Some(_) => return Err(InvalidUrl::Syntax),
