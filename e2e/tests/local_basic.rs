@@ -284,16 +284,19 @@ async fn curl_logs_in_over_https() {
     let origin = Origin::echo().await;
     let product = staff(&origin, &[]).await;
     let port = product.https().port();
-    let curl = |credentials: &str| {
-        let output = Command::new("curl")
-            .args(["-sk", "-o", "/dev/null", "-w", "%{http_code}", "-u", credentials])
-            .args(["--resolve", &format!("{HOST}:{port}:127.0.0.1"), &format!("https://{HOST}:{port}/")])
-            .output()
-            .expect("curl is there");
-        String::from_utf8_lossy(&output.stdout).into_owned()
+    // Not on this thread, which serves the backend.
+    let curl = async |credentials: String| {
+        let run = tokio::task::spawn_blocking(move || {
+            Command::new("curl")
+                .args(["-sk", "-o", "/dev/null", "-w", "%{http_code}", "-u", &credentials])
+                .args(["--resolve", &format!("{HOST}:{port}:127.0.0.1"), &format!("https://{HOST}:{port}/")])
+                .output()
+                .expect("curl is there")
+        });
+        String::from_utf8_lossy(&run.await.unwrap().stdout).into_owned()
     };
-    assert_eq!(curl(&format!("alice:{PASSWORD}")), "200");
-    assert_eq!(curl("alice:wrong"), "401");
+    assert_eq!(curl(format!("alice:{PASSWORD}")).await, "200");
+    assert_eq!(curl("alice:wrong".into()).await, "401");
 }
 
 #[tokio::test]

@@ -24,6 +24,8 @@ use std::time::{Duration, Instant};
 const POOL: usize = 64;
 /// How long they are kept.
 const IDLE: Duration = Duration::from_secs(30);
+/// The group of connections that nothing is ever released to.
+const NEVER_KEPT: u64 = u64::MAX;
 /// Interim answers (1xx) that are read past.
 const MAX_INTERIM: usize = 8;
 
@@ -46,12 +48,14 @@ pub struct Outgoing<'a> {
     pub body: Bytes,
     /// Instead of the system's authorities.
     pub ca: Option<&'a PrivateCa>,
+    /// An answer's body that is longer than the limit is cut there; otherwise it is an error.
+    pub cut: bool,
 }
 
 impl<'a> Outgoing<'a> {
     /// A GET without fields.
     pub fn get(url: &'a HttpUrl) -> Self {
-        Self { method: Method::GET, url, headers: HeaderMap::new(), body: Bytes::new(), ca: None }
+        Self { method: Method::GET, url, headers: HeaderMap::new(), body: Bytes::new(), ca: None, cut: false }
     }
 }
 
@@ -62,8 +66,6 @@ pub struct Limits {
     pub total: Option<Duration>,
     /// Octets of the answer's body.
     pub body: usize,
-    /// A longer one is cut there; otherwise it is an error.
-    pub cut: bool,
 }
 
 /// A whole answer.
@@ -140,7 +142,7 @@ impl Client {
     /// Sends a request and reads its whole answer.
     ///
     /// A kept connection that turns out to be gone before anything was answered costs one more try on a
-    /// new one.
+    /// new one. What must not be sent twice goes over a new one at once.
     pub async fn fetch(&self, request: Outgoing<'_>, limits: Limits) -> Result<Answer, FetchError> {
         let began = Instant::now();
         let work = self.attempts(&request, limits, began);
@@ -173,28 +175,31 @@ impl Client {
                 _ => FetchError::Reset,
             }
         };
-        let mut tries = 0;
+        let mut fresh = peer.clone();
+        fresh.group_key = NEVER_KEPT;
+        let mut new = !request.method.is_idempotent();
         loop {
-            tries += 1;
-            let (session, reused) = match self.connector.get_http_session(&peer).await {
-                Ok(session) => session,
-                Err(error) => {
-                    self.resolver.mark_stale(&url.host);
-                    return Err(failed(error));
-                }
-            };
+            let (session, reused) =
+                match self.connector.get_http_session(if new { &fresh } else { &peer }).await {
+                    Ok(session) => session,
+                    Err(error) => {
+                        self.resolver.mark_stale(&url.host);
+                        return Err(failed(error));
+                    }
+                };
             let mut session = session;
             match head(&mut session, request).await {
                 Ok(()) => {}
                 Err(error) => {
                     let error = failed(error);
-                    if reused && tries < 2 && error == FetchError::Reset {
+                    if reused && !new && error == FetchError::Reset {
+                        new = true;
                         continue;
                     }
                     return Err(error);
                 }
             }
-            let answer = match read(&mut session, limits).await {
+            let answer = match read(&mut session, limits.body, request.cut).await {
                 Ok(answer) => answer?,
                 Err(error) => return Err(failed(error)),
             };
@@ -269,14 +274,18 @@ async fn head(session: &mut HttpSession, request: &Outgoing<'_>) -> pingora_core
 }
 
 /// Reads the answer to its end, so that the connection can be used again.
-async fn read(session: &mut HttpSession, limits: Limits) -> pingora_core::Result<Result<Answer, FetchError>> {
+async fn read(
+    session: &mut HttpSession,
+    most: usize,
+    cut: bool,
+) -> pingora_core::Result<Result<Answer, FetchError>> {
     let Some(head) = session.resp_header() else { return Ok(Err(FetchError::Protocol)) };
     let (status, headers) = (head.status, head.headers.clone());
     let mut body = Vec::new();
     while let Some(piece) = session.read_body_ref().await? {
-        if body.len() + piece.len() > limits.body {
-            if !limits.cut {
-                return Ok(Err(FetchError::TooLarge(limits.body)));
+        if body.len() + piece.len() > most {
+            if !cut {
+                return Ok(Err(FetchError::TooLarge(most)));
             }
             return Ok(Ok(Answer { status, headers, body: body.into(), cut: true }));
         }

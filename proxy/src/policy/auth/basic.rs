@@ -167,12 +167,13 @@ impl Basic {
                         return;
                     }
                 }
-                // Dropped at the end, whatever happens.
-                let _end = Pending { verified: &verified, digest };
+                // Dropped whatever happens.
+                let end = Pending { verified: &verified, digest };
                 let right = verify(&file, &user, &password);
                 if right {
                     verified.remember(digest, Instant::now());
                 }
+                drop(end);
                 let _ = tell.send(Some(right));
             })
             .map_err(|Busy| Refused::Busy)?;

@@ -79,9 +79,9 @@ pub async fn authenticate(
     let Ok(_one) = provider.free.try_acquire() else {
         return failed(&"too many requests wait for it");
     };
-    let limits = Limits { total: shared.config.auth_url_timeout, body: MAX_BODY, cut: true };
-    let answer = match shared.client.fetch(Outgoing { headers, ..Outgoing::get(&external.url) }, limits).await
-    {
+    let limits = Limits { total: shared.config.auth_url_timeout, body: MAX_BODY };
+    let question = Outgoing { headers, cut: true, ..Outgoing::get(&external.url) };
+    let answer = match shared.client.fetch(question, limits).await {
         Ok(answer) => answer,
         Err(error) => return failed(&error),
     };
