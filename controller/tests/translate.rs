@@ -223,6 +223,12 @@ fn line(route: &Route) -> String {
                 write!(line, " copies={:?}", external.response_headers).unwrap();
             }
         }
+        Auth::OAuth(oauth) => {
+            write!(line, " auth=[{} at {}] of {}", oauth.client_id, oauth.issuer, oauth.source).unwrap();
+            if !oauth.allowed_groups.is_empty() {
+                write!(line, " groups={:?}", oauth.allowed_groups).unwrap();
+            }
+        }
         auth => write!(line, " auth={auth:?}").unwrap(),
     }
     match &route.policy.access {

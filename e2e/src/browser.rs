@@ -65,10 +65,16 @@ impl Browser {
             conn.request(method, authority, target, &all, body).await
         };
         let answer = request.await.unwrap_or_else(|e| panic!("{method} {url}: {e:#}"));
-        for line in answer.header_all("set-cookie") {
-            self.keep(tls, host, line);
-        }
+        self.take(url, &answer);
         answer
+    }
+
+    /// Keeps the cookies of an answer that came to a copy of this browser.
+    pub fn take(&mut self, url: &str, answer: &Response) {
+        let (tls, authority, _) = parts(url);
+        for line in answer.header_all("set-cookie") {
+            self.keep(tls, authority.split(':').next().unwrap(), line);
+        }
     }
 
     /// GET and all redirects from there: the URL at which they end, and its answer.
@@ -126,17 +132,19 @@ impl Browser {
         };
         let mut gone = false;
         for field in fields {
-            match field.split_once('=').unwrap_or((field, "")) {
-                ("Path", path) => cookie.path = path.into(),
-                ("Domain", domain) => {
+            let (name, value) = field.split_once('=').unwrap_or((field, ""));
+            match (name.to_ascii_lowercase().as_str(), value) {
+                ("path", path) => cookie.path = path.into(),
+                ("domain", domain) => {
                     let domain = domain.trim_start_matches('.');
                     if host != domain && !host.ends_with(&format!(".{domain}")) {
                         return;
                     }
                     (cookie.host, cookie.domain) = (domain.into(), true);
                 }
-                ("Max-Age", age) => gone = age.parse::<i64>().unwrap() <= 0,
-                ("Secure", _) => cookie.secure = true,
+                ("max-age", age) => gone = age.parse::<i64>().unwrap() <= 0,
+                ("expires", time) => gone |= time.contains(" 1970 "),
+                ("secure", _) => cookie.secure = true,
                 _ => {}
             }
         }

@@ -16,6 +16,7 @@ pub mod origin;
 pub mod peers;
 pub mod pki;
 pub mod product;
+pub mod provider;
 
 mod process;
 mod temp;

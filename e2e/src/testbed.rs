@@ -22,12 +22,21 @@ pub(crate) fn directory() -> PathBuf {
 
 /// What a `build.sh` has built: in the cache, below the first 16 hex digits of the SHA-256 of its `go.sum`.
 pub(crate) fn built(what: &str, sums: &str) -> PathBuf {
-    let base = std::env::var_os("XDG_CACHE_HOME").filter(|v| !v.is_empty()).map(PathBuf::from);
-    let base = base
-        .or_else(|| Some(Path::new(&std::env::var_os("HOME")?).join(".cache")))
-        .expect("neither XDG_CACHE_HOME nor HOME is set");
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(sums);
     let sums = std::fs::read(&path).unwrap_or_else(|e| panic!("cannot read {}: {e}", path.display()));
     let key: String = openssl::sha::sha256(&sums)[..8].iter().map(|byte| format!("{byte:02x}")).collect();
-    base.join("tak-os-ingress").join(what).join(key)
+    kept().join(what).join(key)
+}
+
+/// Where built programs are kept.
+fn kept() -> PathBuf {
+    let base = std::env::var_os("XDG_CACHE_HOME").filter(|v| !v.is_empty()).map(PathBuf::from);
+    base.or_else(|| Some(Path::new(&std::env::var_os("HOME")?).join(".cache")))
+        .expect("neither XDG_CACHE_HOME nor HOME is set")
+        .join("tak-os-ingress")
+}
+
+/// Where the parts of the testbed are kept.
+pub(crate) fn cache() -> PathBuf {
+    kept().join("testbed")
 }

@@ -19,7 +19,6 @@ mod session;
 
 pub use cookie::without_ours;
 pub use flow::Endpoint;
-pub use refresh::CLAIM_WITHIN;
 
 use bearer::BearerError;
 use cache::Cache;
@@ -37,6 +36,7 @@ use seal::{Binding, Purpose, Sealer};
 use session::Session;
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 /// The path that all endpoints and the cookies of logins are under.
 pub const ENDPOINTS: &str = "/_tak/oauth2/";
@@ -72,8 +72,8 @@ pub struct Pass {
     pub who: Arc<Opened>,
     /// `Set-Cookie` for the response.
     pub cookies: Vec<HeaderValue>,
-    /// The same, if the response comes within [`CLAIM_WITHIN`].
-    pub claim: Option<HeaderValue>,
+    /// The same, if the response comes within this time of the request.
+    pub claim: Option<(HeaderValue, Duration)>,
 }
 
 /// An answer of ours.
@@ -126,10 +126,11 @@ fn digest<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> [u8; 32] {
 }
 
 fn provider_key(policy: &OAuthPolicy) -> [u8; 32] {
-    use ingress_core::policy::oauth::ProviderEndpoints;
+    use ingress_core::policy::oauth::{FixedEndpoints, ProviderEndpoints};
     let endpoints = match &policy.endpoints {
         ProviderEndpoints::Discovery => String::new(),
-        ProviderEndpoints::Fixed { login, redeem, jwks, profile } => {
+        ProviderEndpoints::Fixed(fixed) => {
+            let FixedEndpoints { login, redeem, jwks, profile } = &**fixed;
             let profile = profile.as_ref().map(ToString::to_string).unwrap_or_default();
             format!("{login} {redeem} {jwks} {profile}")
         }
@@ -337,7 +338,9 @@ impl RelyingParty {
                 match refresh::step(cookies.claim, session, self.policy.cookie_refresh, self.process, now_ms)
                 {
                     Step::Wait => {}
-                    Step::Claim(value, age) => pass.claim = self.jar(request).claim(&value, age),
+                    Step::Claim(value, age, within) => {
+                        pass.claim = self.jar(request).claim(&value, age).map(|cookie| (cookie, within));
+                    }
                     Step::Refresh => {
                         if let Ok(fresh) = self.refresh(session, now_ms).await {
                             return Ok(Some(self.renewed(request, cookies, fresh)));

@@ -415,8 +415,8 @@ impl Hooks for Gateway {
         for (name, value) in ctx.response_headers() {
             response.append_header(name, value)?;
         }
-        if let Some(cookie) = ctx.identity.as_ref().and_then(|identity| identity.soon.as_ref())
-            && ctx.start.elapsed() < crate::oauth::CLAIM_WITHIN
+        if let Some((cookie, within)) = ctx.identity.as_ref().and_then(|identity| identity.soon.as_ref())
+            && ctx.start.elapsed() < *within
         {
             response.append_header(SET_COOKIE, cookie)?;
         }

@@ -52,22 +52,26 @@ impl Endpoint {
 
 /// The logins that ended here: none ends twice.
 #[derive(Default)]
-pub struct Used(Mutex<(Digests, Digests)>);
+pub struct Used(Mutex<Ended>);
 
-type Digests = HashSet<[u8; 32]>;
+#[derive(Default)]
+struct Ended {
+    newer: HashSet<[u8; 32]>,
+    older: HashSet<[u8; 32]>,
+}
 
 impl Used {
     /// Whether this is the first use.
     fn first(&self, state: &str) -> bool {
         let key = sha256(state.as_bytes());
-        let mut sets = self.0.lock();
-        if sets.1.contains(&key) {
+        let mut ended = self.0.lock();
+        if ended.older.contains(&key) {
             return false;
         }
-        if sets.0.len() >= MAX_USED {
-            sets.1 = std::mem::take(&mut sets.0);
+        if ended.newer.len() >= MAX_USED {
+            ended.older = std::mem::take(&mut ended.newer);
         }
-        sets.0.insert(key)
+        ended.newer.insert(key)
     }
 }
 
@@ -404,7 +408,7 @@ impl RelyingParty {
                     body: format!("{body}\n"),
                     label: "userinfo",
                 };
-                answer.cookies(pass.cookies.into_iter().chain(pass.claim));
+                answer.cookies(pass.cookies.into_iter().chain(pass.claim.map(|(cookie, _)| cookie)));
                 answer
             }
             Decision::Answer(answer) => answer,

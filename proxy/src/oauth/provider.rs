@@ -13,7 +13,7 @@ use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use http::header::{ACCEPT, AUTHORIZATION};
 use http::{HeaderName, HeaderValue, StatusCode};
-use ingress_core::policy::oauth::{Introspection, ProviderEndpoints};
+use ingress_core::policy::oauth::{FixedEndpoints, Introspection, ProviderEndpoints};
 use ingress_core::{HttpUrl, OAuthPolicy};
 use serde_json::Value;
 use std::sync::Arc;
@@ -202,7 +202,8 @@ impl Provider {
     }
 
     async fn fetch_metadata(&self) -> Result<Metadata, ProviderError> {
-        if let ProviderEndpoints::Fixed { login, redeem, jwks, profile } = &self.endpoints {
+        if let ProviderEndpoints::Fixed(fixed) = &self.endpoints {
+            let FixedEndpoints { login, redeem, jwks, profile } = &**fixed;
             return Ok(Metadata {
                 authorization: login.clone(),
                 token: redeem.clone(),

@@ -92,8 +92,9 @@ fn lead(session: &Session, refresh: Duration) -> u64 {
 pub enum Step {
     /// Somebody has the claim: go on with what there is.
     Wait,
-    /// Claim the refresh, with this cookie for so many seconds.
-    Claim(String, u64),
+    /// Claim the refresh, with this cookie for so many seconds; but not with a response that comes
+    /// later than this after its request: the claims of others may count by then.
+    Claim(String, u64, Duration),
     /// The claim is ours and old enough.
     Refresh,
 }
@@ -118,12 +119,12 @@ pub fn step(
     match read() {
         Some((owner, at)) if owner == process && now_ms >= at + settle => Step::Refresh,
         Some(_) => Step::Wait,
-        None => Step::Claim(format!("{generation:x}.{process:x}.{now_ms:x}"), CLAIM_TTL / 1000),
+        None => {
+            let value = format!("{generation:x}.{process:x}.{now_ms:x}");
+            Step::Claim(value, CLAIM_TTL / 1000, Duration::from_millis(settle / 2))
+        }
     }
 }
-
-/// A response later than this after its request does not claim: others may have done so meanwhile.
-pub const CLAIM_WITHIN: Duration = Duration::from_millis(500);
 
 /// Tells a session before a refresh from the one after it.
 fn generation(session: &Session) -> u64 {
@@ -225,8 +226,8 @@ mod tests {
         let s = session(1000, 1300);
         let at =
             |claim: Option<&str>, process, now| step(claim.map(str::as_bytes), &s, secs(3600), process, now);
-        let Step::Claim(mine, _) = at(None, 7, 1_240_000) else { panic!() };
-        let Step::Claim(theirs, _) = at(None, 8, 1_240_100) else { panic!() };
+        let Step::Claim(mine, ..) = at(None, 7, 1_240_000) else { panic!() };
+        let Step::Claim(theirs, ..) = at(None, 8, 1_240_100) else { panic!() };
         assert_eq!(at(Some(&mine), 7, 1_241_000), Step::Wait);
         assert_eq!(at(Some(&mine), 7, 1_243_000), Step::Refresh);
         assert_eq!(at(Some(&theirs), 7, 1_243_100), Step::Wait);

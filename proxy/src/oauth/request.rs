@@ -201,19 +201,19 @@ mod tests {
     #[test]
     fn only_navigations_are_redirected() {
         let api: [Box<str>; 2] = ["/api".into(), "/v2/".into()];
-        let html = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8";
-        #[allow(clippy::type_complexity)]
-        let all: &[(&str, &str, &[(&str, &str)], bool)] = &[
+        const HTML: &str = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8";
+        type Case = (&'static str, &'static str, &'static [(&'static str, &'static str)], bool);
+        let all: &[Case] = &[
             ("GET", "/", &[], true),
-            ("GET", "/", &[("accept", html)], true),
+            ("GET", "/", &[("accept", HTML)], true),
             ("GET", "/", &[("accept", "*/*")], true),
-            ("GET", "/apis", &[("accept", html)], true),
+            ("GET", "/apis", &[("accept", HTML)], true),
             ("GET", "/", &[("sec-fetch-mode", "navigate"), ("sec-fetch-dest", "document")], true),
             ("GET", "/", &[("sec-fetch-mode", "navigate"), ("accept", "application/json, text/html")], true),
-            ("GET", "/api", &[("accept", html)], false),
-            ("GET", "/api/x", &[("accept", html)], false),
+            ("GET", "/api", &[("accept", HTML)], false),
+            ("GET", "/api/x", &[("accept", HTML)], false),
             ("GET", "/v2", &[], false),
-            ("POST", "/", &[("accept", html)], false),
+            ("POST", "/", &[("accept", HTML)], false),
             ("HEAD", "/", &[], false),
             ("GET", "/", &[("x-requested-with", "XMLHttpRequest")], false),
             ("GET", "/", &[("accept", "application/json, text/plain, */*")], false),

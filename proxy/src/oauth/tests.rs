@@ -296,7 +296,9 @@ impl Browser {
             None => rp.authenticate(&request, now_ms).await,
         };
         match &decision {
-            Decision::Pass(pass) => self.keep(pass.cookies.iter().chain(&pass.claim)),
+            Decision::Pass(pass) => {
+                self.keep(pass.cookies.iter().chain(pass.claim.iter().map(|(cookie, _)| cookie)))
+            }
             Decision::Answer(answer) => {
                 self.keep(answer.headers.iter().filter(|(n, _)| n == SET_COOKIE).map(|(_, v)| v));
             }

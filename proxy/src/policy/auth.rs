@@ -19,7 +19,7 @@ use pingora_core::Result;
 use pingora_http::RequestHeader;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// `X-Auth-Request-User`: who the request comes from.
 pub const X_AUTH_REQUEST_USER: HeaderName = HeaderName::from_static("x-auth-request-user");
@@ -70,8 +70,8 @@ pub struct Identity {
     pub cookies: Option<Option<HeaderValue>>,
     /// Fields added to whatever answer the client gets, as `Set-Cookie`.
     pub response: Vec<(HeaderName, HeaderValue)>,
-    /// A cookie that is set if the backend answers at once, and not at all otherwise.
-    pub soon: Option<HeaderValue>,
+    /// A cookie that is set if the answer comes within this time, and not at all otherwise.
+    pub soon: Option<(HeaderValue, Duration)>,
 }
 
 impl Identity {
@@ -144,24 +144,6 @@ impl Outcome {
     pub const ALL: [Self; 6] =
         [Self::Allowed, Self::Missing, Self::Denied, Self::Redirected, Self::Throttled, Self::Error];
 
-    /// By what the client gets.
-    fn of(verdict: &Verdict) -> Self {
-        let status = match verdict {
-            Verdict::Continue => return Self::Allowed,
-            Verdict::Respond(reply) => reply.status,
-            Verdict::Reject(rejection) => rejection.status(),
-            Verdict::RedirectToHttps => return Self::Redirected,
-            Verdict::Preflight => return Self::Allowed,
-        };
-        match status.as_u16() {
-            200..300 => Self::Allowed,
-            300..=399 => Self::Redirected,
-            401 => Self::Missing,
-            500.. => Self::Error,
-            _ => Self::Denied,
-        }
-    }
-
     /// The label.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -187,11 +169,7 @@ pub async fn authenticate(shared: &Shared, asked: &Asked<'_>, identity: &mut Ide
         Auth::External(external) => {
             ("external", external::authenticate(shared, external, asked, identity).await)
         }
-        Auth::OAuth(policy) => {
-            let verdict = oauth::authenticate(shared, policy, asked, identity).await;
-            let outcome = Outcome::of(&verdict);
-            ("oauth", (verdict, outcome))
-        }
+        Auth::OAuth(policy) => ("oauth", oauth::authenticate(shared, policy, asked, identity).await),
         Auth::Misconfigured => return Verdict::Reject(Rejection::AuthNotConfigured),
     };
     shared.metrics.authenticated(asked.route, kind, outcome, began.elapsed());

@@ -10,7 +10,7 @@ use base64::Engine;
 use base64::alphabet;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use http::HeaderValue;
-use ingress_core::policy::oauth::{Introspection, ProviderEndpoints, SameSite};
+use ingress_core::policy::oauth::{FixedEndpoints, Introspection, ProviderEndpoints, SameSite};
 use ingress_core::{HttpUrl, Kind, OAuthPolicy, ResourceRef, Slot};
 use openssl::sha::Sha256;
 use openssl::x509::X509;
@@ -160,6 +160,7 @@ pub(super) fn parse(secret: &SecretObject) -> Result<Arc<OAuthPolicy>, Problem> 
         return Err(refused("scope", "a list with openid in it"));
     }
     let lower = |all: Box<[Box<str>]>| all.iter().map(|one| one.to_ascii_lowercase().into()).collect();
+    let email_domains = settings.list("email_domains", words, is_domain, "domains, or *")?;
     let introspection = settings.url("introspection_url")?.map(|url| {
         let id = settings.text("introspection_client_id")?;
         let secret = settings.text("introspection_client_secret")?.map(Into::into);
@@ -203,8 +204,7 @@ pub(super) fn parse(secret: &SecretObject) -> Result<Arc<OAuthPolicy>, Problem> 
         scope: scope.into(),
         prompt: settings.text("prompt")?.map(Into::into),
         acr_values: settings.text("acr_values")?.map(Into::into),
-        email_domains: Some(lower(settings.list("email_domains", words, is_domain, "domains, or *")?))
-            .filter(|all: &Box<[Box<str>]>| !all.is_empty()),
+        email_domains: (!email_domains.is_empty()).then(|| lower(email_domains)),
         allowed_emails: lower(settings.list("allowed_emails", words, is_email, "e-mail addresses")?),
         allowed_groups: settings.list("allowed_groups", lines, |_| true, "groups")?,
         email_claim: settings.text("oidc_email_claim")?.unwrap_or("email").into(),
@@ -314,11 +314,7 @@ impl<'a> Settings<'a> {
         let all: Vec<Box<str>> = if text.starts_with('[') {
             serde_json::from_str(text).map_err(|_| refused(key, accepted))?
         } else {
-            split(text)
-                .into_iter()
-                .map(|one| one.trim().into())
-                .filter(|one: &Box<str>| !one.is_empty())
-                .collect()
+            split(text).into_iter().map(str::trim).filter(|one| !one.is_empty()).map(Into::into).collect()
         };
         // `*` asks for nothing, whatever else is beside it
         if all.iter().any(|one| &**one == "*") {
@@ -350,12 +346,12 @@ impl<'a> Settings<'a> {
             return Ok(ProviderEndpoints::Discovery);
         }
         let url = |key| self.url(key)?.ok_or(Problem::Missing(key));
-        Ok(ProviderEndpoints::Fixed {
+        Ok(ProviderEndpoints::Fixed(Box::new(FixedEndpoints {
             login: url("login_url")?,
             redeem: url("redeem_url")?,
             jwks: url("oidc_jwks_url")?,
             profile: self.url("profile_url")?,
-        })
+        })))
     }
 
     fn cookie_name(&self) -> Result<Box<str>, Problem> {

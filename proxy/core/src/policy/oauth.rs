@@ -13,16 +13,20 @@ pub enum ProviderEndpoints {
     /// OIDC discovery at the issuer.
     Discovery,
     /// `skip_oidc_discovery: "true"`
-    Fixed {
-        /// `login_url`
-        login: HttpUrl,
-        /// `redeem_url`
-        redeem: HttpUrl,
-        /// `oidc_jwks_url`
-        jwks: HttpUrl,
-        /// `profile_url`
-        profile: Option<HttpUrl>,
-    },
+    Fixed(Box<FixedEndpoints>),
+}
+
+/// Endpoints as the Secret names them.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct FixedEndpoints {
+    /// `login_url`
+    pub login: HttpUrl,
+    /// `redeem_url`
+    pub redeem: HttpUrl,
+    /// `oidc_jwks_url`
+    pub jwks: HttpUrl,
+    /// `profile_url`
+    pub profile: Option<HttpUrl>,
 }
 
 /// `cookie_samesite`

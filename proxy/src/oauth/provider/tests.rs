@@ -88,12 +88,12 @@ async fn discovery_must_be_about_the_issuer_and_no_less_secure() {
 #[tokio::test]
 async fn without_discovery_nothing_is_asked_for() {
     let mut fixed = policy();
-    fixed.endpoints = ProviderEndpoints::Fixed {
+    fixed.endpoints = ProviderEndpoints::Fixed(Box::new(FixedEndpoints {
         login: "https://idp.example.com/auth".parse().unwrap(),
         redeem: "https://idp.example.com/token".parse().unwrap(),
         jwks: "https://idp.example.com/jwks".parse().unwrap(),
         profile: None,
-    };
+    }));
     let (idp, provider) = provider(&fixed);
     assert_eq!(provider.metadata(NOW).await.unwrap().end_session, None);
     assert!(idp.0.lock().calls.is_empty());

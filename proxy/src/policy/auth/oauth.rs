@@ -1,6 +1,6 @@
 //! Built-in OAuth2/OIDC in the way of a request: the types of `oauth` on one side, ours on the other.
 
-use super::{Asked, Identity};
+use super::{Asked, Identity, Outcome};
 use crate::Shared;
 use crate::fetch::{Client, Limits, Outgoing, PrivateCa};
 use crate::oauth::provider::{Answer as ProviderAnswer, Ask, Call};
@@ -67,8 +67,10 @@ pub(super) async fn authenticate(
     policy: &OAuthPolicy,
     asked: &Asked<'_>,
     identity: &mut Identity,
-) -> Verdict {
-    let Ok(authority) = asked.authority.to_str() else { return Verdict::Reject(Rejection::Malformed) };
+) -> (Verdict, Outcome) {
+    let Ok(authority) = asked.authority.to_str() else {
+        return (Verdict::Reject(Rejection::Malformed), Outcome::Error);
+    };
     let incoming = Incoming {
         method: &asked.parts.method,
         path: asked.parts.uri.path(),
@@ -82,16 +84,21 @@ pub(super) async fn authenticate(
     if let Some(endpoint) = asked.endpoint {
         return serve(shared, endpoint, asked, &incoming, now_ms).await;
     }
-    let Some(client) = relying_party(shared, policy) else { return Verdict::Reject(Rejection::Internal) };
+    let Some(client) = relying_party(shared, policy) else {
+        return (Verdict::Reject(Rejection::Internal), Outcome::Error);
+    };
     match client.authenticate(&incoming, now_ms).await {
         Decision::Pass(pass) => {
             identity.user = Some(pass.who.user().into());
             identity.headers = pass.who.headers().to_vec();
             identity.response.extend(pass.cookies.into_iter().map(|cookie| (SET_COOKIE, cookie)));
             identity.soon = pass.claim;
-            Verdict::Continue
+            (Verdict::Continue, Outcome::Allowed)
         }
-        Decision::Answer(answer) => Verdict::Respond(Box::new(reply(answer))),
+        Decision::Answer(answer) => {
+            let outcome = outcome(&answer);
+            (Verdict::Respond(Box::new(reply(answer))), outcome)
+        }
     }
 }
 
@@ -102,7 +109,7 @@ async fn serve(
     asked: &Asked<'_>,
     incoming: &Incoming<'_>,
     now_ms: u64,
-) -> Verdict {
+) -> (Verdict, Outcome) {
     let all = || clients(shared, asked.oauth);
     let chosen = match endpoint {
         Endpoint::Callback => all().find(|client| client.expects(incoming)),
@@ -110,7 +117,7 @@ async fn serve(
         Endpoint::Start => started_for(shared, asked, incoming),
     };
     let Some(client) = chosen.or_else(|| all().next()) else {
-        return Verdict::Reject(Rejection::Internal);
+        return (Verdict::Reject(Rejection::Internal), Outcome::Error);
     };
     let mut answer = client.endpoint(endpoint, incoming, now_ms).await;
     if endpoint == Endpoint::Logout {
@@ -119,7 +126,22 @@ async fn serve(
             answer.headers.extend(other.forget(incoming).into_iter().map(|cookie| (SET_COOKIE, cookie)));
         }
     }
-    Verdict::Respond(Box::new(reply(answer)))
+    let outcome = match (outcome(&answer), endpoint) {
+        // back from the provider with a session
+        (Outcome::Redirected, Endpoint::Callback | Endpoint::Logout) => Outcome::Allowed,
+        (outcome, _) => outcome,
+    };
+    (Verdict::Respond(Box::new(reply(answer))), outcome)
+}
+
+fn outcome(answer: &Answer) -> Outcome {
+    match answer.status.as_u16() {
+        200 => Outcome::Allowed,
+        302 => Outcome::Redirected,
+        401 if answer.label == "no_session" => Outcome::Missing,
+        500.. => Outcome::Error,
+        _ => Outcome::Denied,
+    }
 }
 
 /// The client of the route that the login shall lead to.
