@@ -110,6 +110,7 @@ fn a_request_is_followed_to_its_backend() {
             "cors",
             "authentication",
             "limits",
+            "rate_limits",
             "timeouts",
             "backend"
         ]
