@@ -2,7 +2,6 @@
 
 use crate::args::{Deny, Mode, Settings};
 use crate::check::{self, finding};
-use ingress_controller::check::Mistake;
 use ingress_controller::load;
 use ingress_core::BackendAddress;
 use ingress_proxy::dial::DialGuard;
@@ -25,9 +24,10 @@ pub fn run(ask: &Explain, settings: &Settings) -> Result<String, (bool, String)>
     let runtime = runtime.map_err(|e| (false, e.to_string()))?;
     let namespaces = &settings.watch_namespaces;
     let mut client = None;
+    let files;
     let loaded = match &settings.mode {
         Mode::Manifests(dir) => {
-            let files = ingress_controller::check::read(dir)
+            files = ingress_controller::check::read(dir)
                 .map_err(|e| (true, format!("--manifests={}: {e}", dir.display())))?;
             load::from_files(&files, &settings.translate, namespaces)
         }
@@ -49,10 +49,10 @@ pub fn run(ask: &Explain, settings: &Settings) -> Result<String, (bool, String)>
     let around = Surroundings { config: &settings.proxy, guard: &guard, addresses: &|_| None, now: now() };
     let mut report = ingress_proxy::explain::explain(&loaded.snapshot, &ask.question, &around);
     let mut gaps = loaded.gaps;
-    if let (Some(client), Some(backend)) = (&client, &report.target)
-        && let BackendAddress::Name(..) = backend.address
+    if let (Some(client), Some(route)) = (&client, &report.taken_by)
+        && let BackendAddress::Name(..) = route.backend.address
     {
-        match runtime.block_on(load::endpoints(client, &backend.service)) {
+        match runtime.block_on(load::endpoints(client, &route.backend.service)) {
             Ok(pods) => {
                 let pods: Vec<_> = pods.iter().map(ToString::to_string).collect();
                 let summary = if pods.is_empty() { "none are ready".to_owned() } else { pods.join(", ") };
@@ -65,15 +65,13 @@ pub fn run(ask: &Explain, settings: &Settings) -> Result<String, (bool, String)>
             Err(error) => gaps.push(error.to_string()),
         }
     }
-    let object = report.route.as_ref().and_then(|route| route.fact("object"));
-    let own = |m: &&Mistake| match (object, &m.object) {
-        (Some(Fact::Text(winner)), Some(object)) => object.to_string() == *winner,
-        _ => false,
+    let mistakes = match (loaded.mistakes, &report.taken_by) {
+        (Some(mistakes), Some(route)) => mistakes.of(&route.source),
+        _ => Vec::new(),
     };
-    let mistakes: Vec<_> = loaded.mistakes.iter().filter(own).collect();
     if ask.json {
         let mut value = to_json(&report);
-        value["findings"] = mistakes.iter().map(|m| finding(m)).collect();
+        value["findings"] = mistakes.iter().map(finding).collect();
         value["gaps"] = json!(gaps);
         return Ok(check::pretty(&value));
     }
@@ -99,7 +97,7 @@ fn line(out: &mut String, name: &str, summary: &str) {
 
 fn text(report: &Report) -> String {
     // no rest pattern: whatever is added must be shown
-    let Report { request, answer, route, lost, lost_more, sections, target: _ } = report;
+    let Report { request, answer, route, lost, lost_more, sections, taken_by: _ } = report;
     let mut out = String::new();
     for section in [Some(request), Some(answer), route.as_ref()].into_iter().flatten().chain(lost) {
         line(&mut out, section.name, &section.summary);
@@ -115,7 +113,7 @@ fn text(report: &Report) -> String {
 
 /// The report for programs.
 pub fn to_json(report: &Report) -> Value {
-    let Report { request, answer, route, lost, lost_more, sections, target: _ } = report;
+    let Report { request, answer, route, lost, lost_more, sections, taken_by: _ } = report;
     let mut all = Map::new();
     all.insert("request".into(), section(request));
     all.insert("answer".into(), section(answer));

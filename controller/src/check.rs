@@ -85,11 +85,20 @@ pub fn read(path: &Path) -> io::Result<Vec<Manifest>> {
 pub fn check(files: &[Manifest], settings: &Settings, only: &[String]) -> Report {
     // these are meant for a cluster, which has DNS for its Services and Secrets of its own
     let settings = Settings { backends_from_slices: false, default_tls_secret: None, ..settings.clone() };
-    translate(files, settings, only).0
+    let Translated { told, ingresses, translation } = translate(files, settings, only);
+    Report { mistakes: told.located(), files: files.len(), ingresses, routes: translation.route_count }
+}
+
+/// Manifests as they would be served, and what there is to tell of them.
+pub(crate) struct Translated<'a> {
+    pub told: Mistakes<'a>,
+    /// Ingresses that are served.
+    pub ingresses: usize,
+    pub translation: Translation,
 }
 
 /// Translates manifests as one cluster, with these very settings.
-pub(crate) fn translate(files: &[Manifest], settings: Settings, only: &[String]) -> (Report, Translation) {
+pub(crate) fn translate<'a>(files: &'a [Manifest], settings: Settings, only: &[String]) -> Translated<'a> {
     let mut check = Check { files, places: HashMap::new(), told: Vec::new() };
     let only: HashSet<&str> = only.iter().map(String::as_str).collect();
     let objects = check.load(&only);
@@ -132,9 +141,8 @@ pub(crate) fn translate(files: &[Manifest], settings: Settings, only: &[String])
         };
         check.tell(&source(&name), finding);
     }
-    let report =
-        Report { mistakes: check.located(), files: files.len(), ingresses, routes: translation.route_count };
-    (report, translation)
+    let Check { told, .. } = check;
+    Translated { told: Mistakes { files, told }, ingresses, translation }
 }
 
 /// Where an object was written.
@@ -144,6 +152,12 @@ struct Place {
     line: usize,
     document: Range<usize>,
     path: Arc<str>,
+}
+
+/// What is wrong with manifests, before lines are looked for.
+pub struct Mistakes<'a> {
+    files: &'a [Manifest],
+    told: Vec<Told>,
 }
 
 /// A finding on its way to a line of a file.
@@ -216,10 +230,18 @@ impl Check<'_> {
             self.told.push(Told { place, object: Some(source.clone()), finding });
         }
     }
+}
+
+impl Mistakes<'_> {
+    /// What is wrong with this object.
+    pub fn of(mut self, object: &ResourceRef) -> Vec<Mistake> {
+        self.told.retain(|told| told.object.as_ref() == Some(object));
+        self.located()
+    }
 
     /// What was told, with the lines, in their order. Each document is looked into once.
     fn located(self) -> Vec<Mistake> {
-        let Self { files, mut told, .. } = self;
+        let Self { files, mut told } = self;
         let document = |told: &Told| (told.place.file, told.place.document.start, told.place.document.end);
         told.sort_by_key(document);
         let mut mistakes = Vec::with_capacity(told.len());

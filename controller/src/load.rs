@@ -1,6 +1,6 @@
 //! One look at a source, for `explain`: what a controller would serve from it, and then no more. Writes nothing.
 
-use crate::check::{self, Manifest, Mistake};
+use crate::check::{self, Manifest, Mistakes};
 use crate::cluster::{Cluster, Dirty};
 use crate::translate::{Settings, Translator};
 use crate::update::{Object, Update, Watched};
@@ -17,11 +17,11 @@ use std::net::IpAddr;
 const PAGE: u32 = 500;
 
 /// What a source would be served as.
-pub struct Loaded {
+pub struct Loaded<'a> {
     /// Routes and certificates.
     pub snapshot: Snapshot,
-    /// What is wrong with the files; without a file's place for objects of a cluster.
-    pub mistakes: Vec<Mistake>,
+    /// What is wrong with the files; a cluster has Events for that.
+    pub mistakes: Option<Mistakes<'a>>,
     /// What could not be read, in sentences.
     pub gaps: Vec<String>,
 }
@@ -36,11 +36,11 @@ pub struct LoadError {
 }
 
 /// From files, as `--manifests` serves them.
-pub fn from_files(files: &[Manifest], settings: &Settings, only: &[String]) -> Loaded {
-    let (report, translation) = check::translate(files, settings.clone(), only);
+pub fn from_files<'a>(files: &'a [Manifest], settings: &Settings, only: &[String]) -> Loaded<'a> {
+    let check::Translated { told, translation, .. } = check::translate(files, settings.clone(), only);
     Loaded {
         snapshot: Snapshot { generation: 1, routes: translation.routes, certs: translation.certs },
-        mistakes: report.mistakes,
+        mistakes: Some(told),
         gaps: Vec::new(),
     }
 }
@@ -51,7 +51,7 @@ pub async fn from_cluster(
     client: &kube::Client,
     settings: &Settings,
     only: &[String],
-) -> Result<Loaded, LoadError> {
+) -> Result<Loaded<'static>, LoadError> {
     let mut load = Load { client, only, objects: Vec::new(), gaps: Vec::new() };
     load.namespaced::<Ingress>("Ingresses", ListParams::default(), true).await?;
     load.namespaced::<Service>("Services", ListParams::default(), false).await?;
@@ -70,7 +70,7 @@ pub async fn from_cluster(
     let translation = Translator::new(settings.clone()).translate(&cluster, &dirty);
     Ok(Loaded {
         snapshot: Snapshot { generation: 1, routes: translation.routes, certs: translation.certs },
-        mistakes: Vec::new(),
+        mistakes: None,
         gaps: load.gaps,
     })
 }

@@ -126,7 +126,12 @@ async fn the_words_of_check_are_those_of_the_log() {
 async fn explain_names_the_rule_the_losers_and_the_backend() {
     let dir = TempDir::new("explain");
     let yaml = join([
-        Ingress::new("old").created(1).prefix(HOST, "/api", "api").set("proxy-read-timeout", "7").yaml(),
+        Ingress::new("old")
+            .created(1)
+            .prefix(HOST, "/api", "api")
+            .set("proxy-read-timeout", "7")
+            .set("ssl-redirect", "no")
+            .yaml(),
         Ingress::new("young").created(2).prefix(HOST, "/api", "other").yaml(),
         Ingress::new("root").prefix(HOST, "/", "web").yaml(),
         service("api", &[([127, 0, 0, 1], 7001).into()]),
@@ -151,6 +156,7 @@ async fn explain_names_the_rule_the_losers_and_the_backend() {
         ("limits", "request head 65536 bytes, body 104857600 bytes"),
         ("timeouts", "connect 60 s, read 7 s, send 300 s"),
         ("backend", "Service shop/api:80 over http by its endpoints: 127.0.0.1:7001"),
+        ("finding", "TAK-1001 InvalidAnnotation: ingress.tak-os.org/ssl-redirect: \"no\" is not accepted"),
     ] {
         let found = out.lines().any(|line| {
             line.split_once(' ').is_some_and(|(n, rest)| n == name && rest.trim_start().starts_with(words))

@@ -71,8 +71,8 @@ pub struct Report {
     pub lost_more: usize,
     /// Certificate, policies, backend, in the order of work.
     pub sections: Vec<Section>,
-    /// The backend of the rule that takes it.
-    pub target: Option<Arc<Backend>>,
+    /// The rule that takes it, as a value.
+    pub taken_by: Option<Arc<Route>>,
 }
 
 /// One part of the answer.
@@ -170,8 +170,8 @@ pub fn explain(snapshot: &Snapshot, question: &Question, around: &Surroundings<'
             (answer(route, question, &facts, around), Some(winner(route)), sections)
         }
     };
-    let target = outcome.ok().map(|route| route.backend.clone());
-    Report { request, answer, route, lost, lost_more, sections, target }
+    let taken_by = outcome.ok().cloned();
+    Report { request, answer, route, lost, lost_more, sections, taken_by }
 }
 
 /// What is read of the head beside the host and path.
@@ -190,7 +190,7 @@ fn unread(request: Section, rejection: Rejection, why: &str, certificate: Sectio
         lost: vec![],
         lost_more: 0,
         sections: vec![certificate],
-        target: None,
+        taken_by: None,
     }
 }
 
