@@ -13,7 +13,7 @@ use ingress_e2e::client::{self, H2Conn, RawConn, TlsStream};
 use ingress_e2e::origin::{Origin, read_head};
 use ingress_e2e::product::Product;
 use ingress_e2e::{DEADLINE, eventually};
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
@@ -462,6 +462,54 @@ async fn a_flood_of_resets_ends_its_connection() {
     let active = async || product.metric_value("tak_ingress_active_requests").await;
     eventually(DEADLINE, async || (active().await == Some(0.0)).then_some(())).await;
     meter.check("HTTP/2 stream in flight", 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn resets_of_requests_that_reached_the_backend_end_their_connection() {
+    const RESETS: u64 = 2_000;
+    let taken = Arc::new(AtomicU64::new(0));
+    let counter = taken.clone();
+    let origin = Origin::raw(move |mut stream: TcpStream| {
+        let taken = counter.clone();
+        async move {
+            while let Ok(head) = read_head(&mut stream).await {
+                if head.contains("/reset") {
+                    taken.fetch_add(1, Ordering::Relaxed);
+                    let _ = stream.read_u8().await; // until the proxy lets go of it
+                    return;
+                }
+                let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi").await;
+            }
+        }
+    })
+    .await;
+    let product = serve_with(everything_to(&origin), &QUIET).await;
+    let stream = h2::connect(product.https(), HOST, &[]).await;
+    let (mut read, mut write) = tokio::io::split(stream);
+    let reading = tokio::spawn(async move { while h2::read_frame(&mut read).await.is_ok() {} });
+    let mut sent = 0;
+    while sent < RESETS && !reading.is_finished() {
+        let id = 2 * sent as u32 + 1;
+        let fields = h2::get(HOST, "/reset");
+        let head = h2::frame(h2::HEADERS, h2::END_HEADERS | h2::END_STREAM, id, &fields);
+        if write.write_all(&head).await.is_err() {
+            break;
+        }
+        sent += 1;
+        // Reset only once the backend has it, so that nothing but the count of such resets can end this.
+        let there = async || (taken.load(Ordering::Relaxed) >= sent || reading.is_finished()).then_some(());
+        eventually(DEADLINE, there).await;
+        if write.write_all(&h2::frame(h2::RST_STREAM, 0, id, &[0, 0, 0, 8])).await.is_err() {
+            break;
+        }
+    }
+    assert!((500..RESETS).contains(&sent), "cut after {sent} resets");
+    let ended = product.metric_sum("tak_ingress_unmatched_requests_total", &[("reason", "reset_flood")]);
+    assert_eq!(ended.await, 1.0);
+    others_are_served(&product).await;
+    let active = async || product.metric_value("tak_ingress_active_requests").await;
+    eventually(DEADLINE, async || (active().await == Some(0.0)).then_some(())).await;
+    eventually(DEADLINE, async || (origin.open_connections() <= 4).then_some(())).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -301,10 +301,10 @@ async fn a_silent_tunnel_is_the_routes_matter_and_not_the_clients() {
 
 #[tokio::test]
 async fn traffic_of_one_side_alone_keeps_a_tunnel_open() {
-    let seconds = [("proxy-read-timeout", "1")];
+    let seconds = [("proxy-read-timeout", "3")];
     let pushing = Origin::raw(async |mut stream: TcpStream| {
         switch(&mut stream).await;
-        for _ in 0..12 {
+        for _ in 0..20 {
             let _ = stream.write_all(&frame(1, b"tick", None)).await;
             tokio::time::sleep(Duration::from_millis(200)).await;
         }
@@ -312,12 +312,12 @@ async fn traffic_of_one_side_alone_keeps_a_tunnel_open() {
     .await;
     let product = tunnels_to(&pushing, &seconds, &["--client-read-timeout=300ms"]).await;
     let mut conn = tunnel(&product).await;
-    expect(&mut conn, &frame(1, b"tick", None).repeat(12)).await;
+    expect(&mut conn, &frame(1, b"tick", None).repeat(20)).await;
 
     let quiet = Origin::raw(listener).await;
     let product = tunnels_to(&quiet, &seconds, &["--client-read-timeout=300ms"]).await;
     let mut conn = tunnel(&product).await;
-    for _ in 0..12 {
+    for _ in 0..20 {
         conn.send(frame(1, b"tick", Some([3; 4]))).await.unwrap();
         assert!(!conn.closed_within(Duration::from_millis(200)).await);
     }
@@ -327,10 +327,10 @@ async fn traffic_of_one_side_alone_keeps_a_tunnel_open() {
 #[tokio::test]
 async fn a_ping_counts_as_traffic() {
     let origin = Origin::raw(backend).await;
-    let product = tunnels_to(&origin, &[("proxy-read-timeout", "1")], &[]).await;
+    let product = tunnels_to(&origin, &[("proxy-read-timeout", "3")], &[]).await;
     let mut conn = tunnel(&product).await;
     expect(&mut conn, &frame(1, GREETING.as_bytes(), None)).await;
-    for _ in 0..5 {
+    for _ in 0..8 {
         assert!(!conn.closed_within(Duration::from_millis(500)).await);
         conn.send(frame(PING, b"", Some([5; 4]))).await.unwrap();
         expect(&mut conn, &frame(PONG, b"", None)).await;
