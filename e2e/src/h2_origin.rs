@@ -34,6 +34,7 @@ pub struct H2Origin {
 #[derive(Default)]
 struct Shared {
     accepts: AtomicUsize,
+    open: AtomicUsize,
     heads: Mutex<Vec<Request<()>>>,
 }
 
@@ -79,6 +80,11 @@ impl H2Origin {
         self.shared.accepts.load(Ordering::SeqCst)
     }
 
+    /// Connections open now.
+    pub fn open_connections(&self) -> usize {
+        self.shared.open.load(Ordering::SeqCst)
+    }
+
     /// Requests so far.
     pub fn requests(&self) -> usize {
         self.shared.heads.lock().unwrap().len()
@@ -103,23 +109,25 @@ async fn accept(listener: TcpListener, tls: Option<SslAcceptor>, handler: Handle
         let Ok((stream, _)) = listener.accept().await else { return };
         let _ = stream.set_nodelay(true);
         shared.accepts.fetch_add(1, Ordering::SeqCst);
+        shared.open.fetch_add(1, Ordering::SeqCst);
         let (tls, handler, shared) = (tls.clone(), handler.clone(), shared.clone());
         connections.spawn(async move {
             match tls {
-                None => serve(stream, handler, shared).await,
+                None => serve(stream, handler, &shared).await,
                 Some(tls) => {
                     let mut stream = SslStream::new(Ssl::new(tls.context()).unwrap(), stream).unwrap();
                     if Pin::new(&mut stream).accept().await.is_ok() {
-                        serve(stream, handler, shared).await;
+                        serve(stream, handler, &shared).await;
                     }
                 }
             }
+            shared.open.fetch_sub(1, Ordering::SeqCst);
         });
         while connections.try_join_next().is_some() {}
     }
 }
 
-async fn serve(stream: impl AsyncRead + AsyncWrite + Unpin, handler: Handler, shared: Arc<Shared>) {
+async fn serve(stream: impl AsyncRead + AsyncWrite + Unpin, handler: Handler, shared: &Shared) {
     let Ok(mut connection) = h2::server::handshake(stream).await else { return };
     let mut requests = JoinSet::new();
     while let Some(Ok((request, respond))) = connection.accept().await {

@@ -341,6 +341,8 @@ async fn streams_share_connections_unless_told_otherwise() {
             assert_eq!(conn.get(HOST, "/").await.unwrap().status, 200);
         }
         assert_eq!(origin.accepts() - before, connections, "{keepalive}");
+        let kept = usize::from(keepalive == "true");
+        eventually(DEADLINE, async || (origin.open_connections() == kept).then_some(())).await;
     }
 }
 
