@@ -7,18 +7,8 @@ cd "$here/../.."
 # shellcheck source=../../hack/env.sh
 . hack/env.sh
 
-KUBEBUILDER_ASSETS='' e2e/testbed/build.sh >/dev/null
-tools=e2e/testbed/tools
-out=$CACHE/testbed/$(sha256sum $tools/go.sum | cut -c1-16)
+out=$(KUBEBUILDER_ASSETS='' e2e/testbed/build.sh kube-controller-manager kube-scheduler kubelet kube-proxy)
 export CGO_ENABLED=0 GOFLAGS=-mod=readonly
-version=$(cd $tools && go list -m -f '{{.Version}}' k8s.io/kubernetes)
-flags="-s -w"
-for package in k8s.io/component-base/version k8s.io/client-go/pkg/version; do
-  flags+=" -X $package.gitVersion=$version -X $package.gitMajor=1 -X $package.gitTreeState=clean"
-done
-for program in kube-controller-manager kube-scheduler kubelet kube-proxy; do
-  [ -x "$out/$program" ] || (cd $tools && go build -trimpath -ldflags "$flags" -o "$out/$program" "k8s.io/kubernetes/cmd/$program")
-done
 [ -x "$out/coredns" ] || (cd "$here/coredns" && go build -trimpath -ldflags "-s -w" -o "$out/coredns" .)
 for program in pause backend; do (cd "$here/images" && go build -trimpath -ldflags "-s -w" -o "$out/$program" "./$program"); done
 
