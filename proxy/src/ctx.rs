@@ -130,9 +130,7 @@ impl RequestCtx {
         let said = self.via.as_ref().and_then(|via| via.https);
         said.unwrap_or_else(|| self.conn.as_ref().is_some_and(|conn| conn.tls))
     }
-}
 
-impl RequestCtx {
     /// Something came from the backend.
     pub fn moved(&self) {
         match (&self.clock, &self.conn) {

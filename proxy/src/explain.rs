@@ -243,8 +243,8 @@ fn answer(route: &Route, question: &Question, facts: &Facts, around: &Surroundin
             ],
         ),
         // Answers of ours beside these come from authentication, which a description does not run.
-        Verdict::Respond(_) | Verdict::Continue => {
-            if route.policy.auth == Auth::Misconfigured {
+        verdict @ (Verdict::Respond(_) | Verdict::Continue | Verdict::Exempt) => {
+            if verdict != Verdict::Exempt && route.policy.auth == Auth::Misconfigured {
                 return rejected(Rejection::AuthNotConfigured, why_rejected(Rejection::AuthNotConfigured));
             }
             if around.config.max_request_body_size.is_some_and(|max| facts.length > max) {

@@ -15,6 +15,8 @@ use std::net::IpAddr;
 pub enum Verdict {
     /// On to the next step, and at the end to the backend.
     Continue,
+    /// To the backend at once: neither authentication nor limits are asked.
+    Exempt,
     /// 308 to https.
     RedirectToHttps,
     /// 204 to a browser that asks for leave.
@@ -44,7 +46,7 @@ pub fn decide(route: &Route, asked: &Asked<'_>) -> Verdict {
         return Verdict::Reject(Rejection::Denied);
     }
     if acme::is_challenge(route, asked.method) {
-        return Verdict::Continue;
+        return Verdict::Exempt;
     }
     if route.https_redirect && !asked.https {
         return Verdict::RedirectToHttps;

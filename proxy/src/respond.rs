@@ -3,7 +3,7 @@
 use crate::policy::cors;
 use crate::policy::rate_limit::Limited;
 use bytes::Bytes;
-use http::header::{CONTENT_LENGTH, CONTENT_TYPE, LOCATION, RETRY_AFTER, SERVER, VARY};
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER, SERVER, VARY};
 use http::{HeaderName, HeaderValue, Method, StatusCode, Version};
 use ingress_core::{NoMatch, Route, Unavailable};
 use pingora_core::Result;
@@ -184,7 +184,7 @@ impl Rejection {
     }
 }
 
-/// An answer of ours that is no error of the product: a redirect, a challenge, the provider's refusal.
+/// An answer of ours as it is sent: a redirect, a challenge, the provider's refusal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reply {
     /// Its status.
@@ -267,18 +267,11 @@ pub async fn reject(
     if grpc_call(session.req_header()) {
         return reject_call(session, rejection.grpc_status(), body.trim_end()).await;
     }
-    let mut header = ResponseHeader::build_no_case(rejection.status(), Some(6))?;
-    header.insert_header(SERVER, SERVER_NAME)?;
-    header.insert_header(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"))?;
-    header.insert_header(CONTENT_LENGTH, HeaderValue::from(body.len()))?;
-    for (name, value) in extra {
-        header.append_header(name, value)?;
-    }
+    let mut answer = Reply::new(rejection.status(), "").text(body);
     if let Rejection::RateLimited(Limited { retry_after }) = rejection {
-        header.insert_header(RETRY_AFTER, HeaderValue::from(retry_after))?;
+        answer = answer.header(RETRY_AFTER, HeaderValue::from(retry_after));
     }
-    allow_origins(session, &mut header, route, false)?;
-    send(session, header, Bytes::from_static(body.as_bytes())).await
+    reply(session, answer, extra, route).await
 }
 
 /// Whether a request is a gRPC call: its client reads a status in the trailers and nothing else.
@@ -297,16 +290,6 @@ async fn reject_call(session: &mut Session, status: u8, message: &'static str) -
     header.insert_header(CONTENT_TYPE, HeaderValue::from_static("application/grpc"))?;
     header.insert_header(GRPC_STATUS, HeaderValue::from(u16::from(status)))?;
     header.insert_header(GRPC_MESSAGE, HeaderValue::from_static(message))?;
-    send(session, header, Bytes::new()).await
-}
-
-/// Sends a 308 to `location` (RFC 9110 section 15.4.9: method and body are kept).
-pub async fn redirect(session: &mut Session, location: HeaderValue, route: Option<&Route>) -> Result<()> {
-    let mut header = ResponseHeader::build_no_case(StatusCode::PERMANENT_REDIRECT, Some(6))?;
-    header.insert_header(SERVER, SERVER_NAME)?;
-    header.insert_header(LOCATION, location)?;
-    header.insert_header(CONTENT_LENGTH, HeaderValue::from_static("0"))?;
-    allow_origins(session, &mut header, route, false)?;
     send(session, header, Bytes::new()).await
 }
 

@@ -10,8 +10,8 @@ use crate::guard::Hooks;
 use crate::oauth::Endpoint;
 use crate::output::Owing;
 use crate::policy::auth::{self, Identity};
-use crate::policy::{self, Asked, Verdict, acme};
-use crate::respond::{self, Rejection};
+use crate::policy::{self, Asked, Verdict};
+use crate::respond::{self, Rejection, Reply};
 use crate::select::{self, Selected};
 use crate::stream::ClientStream;
 use crate::streams::{Full, SMALL};
@@ -20,7 +20,7 @@ use crate::upstream::{self, MAX_TRIES};
 use crate::via::Via;
 use crate::{Shared, headers};
 use bytes::Bytes;
-use http::header::{CONNECTION, REFERER, SET_COOKIE, TE, TRANSFER_ENCODING, USER_AGENT};
+use http::header::{CONNECTION, LOCATION, REFERER, SET_COOKIE, TE, TRANSFER_ENCODING, USER_AGENT};
 use http::request::Parts;
 use http::{HeaderValue, Method, StatusCode, Version};
 use ingress_core::Auth;
@@ -68,7 +68,7 @@ impl Gateway {
     }
 
     /// From the parsed head to the verdict of the route's policies.
-    fn judge(&self, session: &Session, ctx: &mut RequestCtx) -> Result<Judged, Rejection> {
+    fn judge(&self, session: &Session, ctx: &mut RequestCtx) -> Result<(Judged, Verdict), Rejection> {
         let request = session.req_header();
         check_target(&request.method, request.raw_path()).map_err(|_| Rejection::Malformed)?;
         let facts = Facts::read(&request.headers).map_err(|_| Rejection::Malformed)?;
@@ -97,7 +97,7 @@ impl Gateway {
         let verdict = policy::decide(&route, &asked);
         ctx.route = Some(route);
         ctx.oauth = oauth;
-        Ok(Judged { facts, authority, port, verdict, endpoint })
+        Ok((Judged { facts, authority, port, endpoint }, verdict))
     }
 
     /// Runs the mechanism of the route.
@@ -170,6 +170,115 @@ impl Gateway {
         self.shared.config.max_request_body_size.is_some_and(|max| facts.length > max)
     }
 
+    /// The fields of ours on a backend's response: of authentication, and of CORS.
+    fn add_fields(&self, session: &Session, response: &mut ResponseHeader, ctx: &RequestCtx) -> Result<()> {
+        for (name, value) in ctx.response_headers() {
+            response.append_header(name, value)?;
+        }
+        if let Some((cookie, within)) = ctx.identity.as_ref().and_then(|identity| identity.soon.as_ref())
+            && ctx.start.elapsed() < *within
+        {
+            response.append_header(SET_COOKIE, cookie)?;
+        }
+        respond::allow_origins(session, response, ctx.route.as_deref(), false)
+    }
+
+    /// HTTP/1.0 knows no chunks: the body ends with the connection (RFC 9112 section 6.1).
+    fn frame_for_http10(
+        &self,
+        session: &mut Session,
+        response: &mut ResponseHeader,
+        reply: &headers::Reply,
+        ctx: &mut RequestCtx,
+    ) -> Result<()> {
+        if session.req_header().version != Version::HTTP_10 {
+            return Ok(());
+        }
+        if ctx.http2_backend()
+            && reply.length.is_none()
+            && !headers::never_has_body(&session.req_header().method, response.status)
+        {
+            // The engine is going to say `chunked`.
+            return Err(failure(Rejection::Protocol, ctx));
+        }
+        if reply.encoded {
+            response.remove_header(&TRANSFER_ENCODING);
+            session.set_keepalive(None);
+        }
+        Ok(())
+    }
+
+    /// A request that may pass is made ready for its backend.
+    fn forward(
+        &self,
+        session: &mut Session,
+        ctx: &mut RequestCtx,
+        judged: Judged,
+    ) -> Result<Result<(), Rejection>> {
+        let Judged { facts, authority, port, .. } = judged;
+        if self.too_large(&facts) {
+            return Ok(Err(Rejection::BodyTooLarge));
+        }
+        let Some(conn) = &ctx.conn else { return Ok(Err(Rejection::Internal)) };
+        let request = session.req_header_mut();
+        match headers::rebuild(request, &facts, conn, ctx.via.as_deref(), authority, port) {
+            Ok(true) if ctx.http2_backend() => return Ok(Err(Rejection::Upgrade)),
+            Ok(upgrade) => ctx.upgrade = upgrade,
+            Err(rejection) => return Ok(Err(rejection)),
+        }
+        if let Some(identity) = &ctx.identity {
+            identity.apply(request)?;
+        }
+        if let Some(routes) = &ctx.oauth {
+            headers::strip_sessions(request, routes);
+        }
+        if ctx.upgrade {
+            conn.follow_no_more();
+        }
+        // How long a tunnel may be silent is the route's to say, and the request itself has no body to
+        // wait for. The pauses between the messages of a gRPC call are the application's; the backend's
+        // limit bounds them.
+        if ctx.upgrade || ctx.route.as_ref().is_some_and(|r| r.backend.protocol.grpc()) {
+            session.set_read_timeout(None);
+        }
+        Ok(Ok(()))
+    }
+
+    /// Sends an answer of ours. True: the request is done.
+    async fn answer(&self, session: &mut Session, ctx: &mut RequestCtx, verdict: Verdict) -> Result<bool> {
+        let rejection = match verdict {
+            Verdict::Respond(reply) => {
+                ctx.answered_by = Some(reply.label);
+                respond::reply(session, *reply, ctx.response_headers(), ctx.route.as_deref()).await?;
+                return Ok(true);
+            }
+            Verdict::Preflight => {
+                ctx.answered_by = Some("cors");
+                if let Some(numbers) = ctx.route.as_ref().and_then(|route| self.shared.metrics.route(route)) {
+                    numbers.preflight();
+                }
+                respond::preflight(session, ctx.route.as_deref()).await?;
+                return Ok(true);
+            }
+            Verdict::Reject(rejection) => rejection,
+            Verdict::Continue | Verdict::Exempt | Verdict::RedirectToHttps => Rejection::Internal,
+        };
+        ctx.rejection = Some(rejection);
+        respond::reject(session, rejection, ctx.response_headers(), ctx.route.as_deref()).await?;
+        Ok(true)
+    }
+
+    /// 308 to `https://HOST[:PORT]` with path and query as they came (RFC 9110 section 15.4.9: method and
+    /// body are kept).
+    fn redirect(&self, request: &RequestHeader, authority: &HeaderValue) -> Verdict {
+        match self.https_location(request, authority) {
+            Some(location) => Verdict::Respond(Box::new(
+                Reply::new(StatusCode::PERMANENT_REDIRECT, "redirect").header(LOCATION, location),
+            )),
+            None => Verdict::Reject(Rejection::Malformed),
+        }
+    }
+
     /// `https://HOST[:PORT]` with path and query as they came.
     fn https_location(&self, request: &RequestHeader, authority: &HeaderValue) -> Option<HeaderValue> {
         let authority = authority.to_str().ok()?;
@@ -191,11 +300,11 @@ impl Gateway {
     }
 }
 
+/// What was read of a request beside the verdict on it.
 struct Judged {
     facts: Facts,
     authority: HeaderValue,
     port: Option<u16>,
-    verdict: Verdict,
     endpoint: Option<Endpoint>,
 }
 
@@ -215,88 +324,29 @@ impl Hooks for Gateway {
         let line = ctx.conn.as_ref().map_or(Ok(()), |conn| conn.head_is_read());
         ctx.clock = ClientStream::take_clock(session.req_header_mut());
         self.set_timeouts(session);
-        let mut judged = line.map_err(|_| Rejection::Malformed).and_then(|()| self.judge(session, ctx));
-        if let Ok(judged) = &mut judged
-            && judged.verdict == Verdict::Continue
-            && !ctx.route.as_ref().is_some_and(|r| acme::is_challenge(r, &session.req_header().method))
-        {
-            if ctx.route.as_ref().is_some_and(|route| route.policy.auth != Auth::Open) {
-                // Boxed, so that the futures of open routes stay small.
-                let Judged { authority, endpoint, .. } = &*judged;
-                judged.verdict =
-                    Box::pin(self.authenticate(session.req_header(), ctx, authority, *endpoint)).await;
-            }
-            if judged.verdict == Verdict::Continue {
-                judged.verdict = self.limit(ctx);
-            }
-        }
-        let rejection = match judged {
-            Ok(Judged { verdict: Verdict::Continue, facts, .. }) if self.too_large(&facts) => {
-                Rejection::BodyTooLarge
-            }
-            Ok(Judged { facts, authority, port, verdict: Verdict::Continue, .. }) => match &ctx.conn {
-                Some(conn) => match headers::rebuild(
-                    session.req_header_mut(),
-                    &facts,
-                    conn,
-                    ctx.via.as_deref(),
-                    authority,
-                    port,
-                ) {
-                    Ok(true) if ctx.http2_backend() => Rejection::Upgrade,
-                    Ok(upgrade) => {
-                        ctx.upgrade = upgrade;
-                        if ctx.route.as_ref().is_some_and(|r| r.backend.protocol.grpc()) {
-                            // The pauses between messages are the application's; the backend's limit
-                            // bounds them.
-                            session.set_read_timeout(None);
-                        }
-                        if let Some(identity) = &ctx.identity {
-                            identity.apply(session.req_header_mut())?;
-                        }
-                        if let Some(routes) = &ctx.oauth {
-                            headers::strip_sessions(session.req_header_mut(), routes);
-                        }
-                        if upgrade {
-                            conn.follow_no_more();
-                            // How long a tunnel may be silent is the route's to say. The request itself
-                            // has no body to wait for.
-                            session.set_read_timeout(None);
-                        }
-                        return Ok(false);
-                    }
-                    Err(rejection) => rejection,
-                },
-                None => Rejection::Internal,
-            },
-            Ok(Judged { authority, verdict: Verdict::RedirectToHttps, .. }) => {
-                match self.https_location(session.req_header(), &authority) {
-                    Some(location) => {
-                        ctx.answered_by = Some("redirect");
-                        respond::redirect(session, location, ctx.route.as_deref()).await?;
-                        return Ok(true);
-                    }
-                    None => Rejection::Malformed,
-                }
-            }
-            Ok(Judged { verdict: Verdict::Respond(reply), .. }) => {
-                ctx.answered_by = Some(reply.label);
-                respond::reply(session, *reply, ctx.response_headers(), ctx.route.as_deref()).await?;
-                return Ok(true);
-            }
-            Ok(Judged { verdict: Verdict::Preflight, .. }) => {
-                ctx.answered_by = Some("cors");
-                if let Some(numbers) = ctx.route.as_ref().and_then(|route| self.shared.metrics.route(route)) {
-                    numbers.preflight();
-                }
-                respond::preflight(session, ctx.route.as_deref()).await?;
-                return Ok(true);
-            }
-            Ok(Judged { verdict: Verdict::Reject(rejection), .. }) | Err(rejection) => rejection,
+        let judged = line.map_err(|_| Rejection::Malformed).and_then(|()| self.judge(session, ctx));
+        let (mut judged, mut verdict) = match judged {
+            Ok(judged) => judged,
+            Err(rejection) => return Box::pin(self.answer(session, ctx, Verdict::Reject(rejection))).await,
         };
-        ctx.rejection = Some(rejection);
-        respond::reject(session, rejection, ctx.response_headers(), ctx.route.as_deref()).await?;
-        Ok(true)
+        if verdict == Verdict::Continue && ctx.route.as_ref().is_some_and(|r| r.policy.auth != Auth::Open) {
+            // Boxed, so that the futures of open routes stay small.
+            let request = session.req_header();
+            verdict =
+                Box::pin(self.authenticate(request, ctx, &judged.authority, judged.endpoint.take())).await;
+        }
+        if verdict == Verdict::Continue {
+            verdict = self.limit(ctx);
+        }
+        let verdict = match verdict {
+            Verdict::Continue | Verdict::Exempt => match self.forward(session, ctx, judged)? {
+                Ok(()) => return Ok(false),
+                Err(rejection) => Verdict::Reject(rejection),
+            },
+            Verdict::RedirectToHttps => self.redirect(session.req_header(), &judged.authority),
+            verdict => verdict,
+        };
+        Box::pin(self.answer(session, ctx, verdict)).await
     }
 
     async fn upstream_peer(&self, _: &mut Session, ctx: &mut RequestCtx) -> Result<Box<HttpPeer>> {
@@ -412,32 +462,12 @@ impl Hooks for Gateway {
         ctx.upstream_status = Some(response.status.as_u16());
         ctx.response_time = ctx.connected.map(|at| at.elapsed());
         let reply = headers::clean_response(response);
-        for (name, value) in ctx.response_headers() {
-            response.append_header(name, value)?;
-        }
-        if let Some((cookie, within)) = ctx.identity.as_ref().and_then(|identity| identity.soon.as_ref())
-            && ctx.start.elapsed() < *within
-        {
-            response.append_header(SET_COOKIE, cookie)?;
-        }
-        respond::allow_origins(session, response, ctx.route.as_deref(), false)?;
+        self.add_fields(session, response, ctx)?;
         if response.status == StatusCode::SWITCHING_PROTOCOLS {
             ctx.tunnel = true;
             self.shared.metrics.tunnel_began();
         }
-        if session.req_header().version == Version::HTTP_10
-            && ctx.http2_backend()
-            && reply.length.is_none()
-            && !headers::never_has_body(&session.req_header().method, response.status)
-        {
-            // The engine is going to say `chunked`, which this client does not know.
-            return Err(failure(Rejection::Protocol, ctx));
-        }
-        if reply.encoded && session.req_header().version == Version::HTTP_10 {
-            // HTTP/1.0 knows no chunks: the body ends with the connection (RFC 9112 section 6.1).
-            response.remove_header(&TRANSFER_ENCODING);
-            session.set_keepalive(None);
-        }
+        self.frame_for_http10(session, response, &reply, ctx)?;
         if self.shared.draining.load(Ordering::Relaxed) || session.is_process_shutting_down() {
             session.set_keepalive(None);
         }
