@@ -1,6 +1,7 @@
 //! The composition root: makes the parts, starts them in order, ends them in order.
 
 use crate::admin;
+use crate::allocator;
 use crate::args::{Deny, Mode, Settings};
 use crate::debug::{Debug, Published};
 use crate::demo;
@@ -270,6 +271,7 @@ async fn prepare(
     metrics: ingress_proxy::Metrics,
     published: Arc<Notify>,
 ) {
+    let mut settled = false;
     loop {
         published.notified().await;
         let snapshot = reader.load();
@@ -285,6 +287,9 @@ async fn prepare(
         resolver.retain(names.into_iter().cloned());
         // A burst of changes is taken together.
         tokio::time::sleep(NAMES_PAUSE).await;
+        if !std::mem::replace(&mut settled, true) {
+            allocator::give_back();
+        }
     }
 }
 

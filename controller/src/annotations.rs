@@ -13,10 +13,10 @@ mod redirect;
 mod timeouts;
 mod tls;
 
+use crate::cluster::Annotations;
 use crate::finding::{Findings, Reason, quoted};
 use backend::Connection;
 use ingress_core::Policy;
-use std::collections::BTreeMap;
 
 /// What our own keys begin with.
 pub const PREFIX: &str = "ingress.tak-os.org/";
@@ -89,7 +89,7 @@ pub(crate) struct Wanted {
 }
 
 /// Reads an Ingress's annotations.
-pub(crate) fn read(annotations: &BTreeMap<Box<str>, Box<str>>, findings: &mut Findings) -> Wanted {
+pub(crate) fn read(annotations: &Annotations, findings: &mut Findings) -> Wanted {
     let mut reader = Reader { annotations, findings };
     let wanted = Wanted {
         ssl_redirect: redirect::read(&mut reader),
@@ -109,13 +109,13 @@ pub(crate) fn read(annotations: &BTreeMap<Box<str>, Box<str>>, findings: &mut Fi
 
 /// The annotations of one Ingress, and where its mistakes go.
 pub(crate) struct Reader<'a> {
-    annotations: &'a BTreeMap<Box<str>, Box<str>>,
+    annotations: &'a Annotations,
     findings: &'a mut Findings,
 }
 
 impl<'a> Reader<'a> {
     fn get(&self, key: &str) -> Option<&'a str> {
-        self.annotations.get(key).map(|value| &**value)
+        self.annotations.get(key)
     }
 
     /// The value, unless there is nothing in it.
@@ -143,8 +143,8 @@ impl<'a> Reader<'a> {
     }
 
     fn unknown(&mut self) {
-        for key in self.annotations.keys() {
-            if table().any(|row| row.key == &**key) {
+        for (key, _) in self.annotations.iter() {
+            if table().any(|row| row.key == key) {
                 continue;
             }
             let ours = key.starts_with(PREFIX);
@@ -152,7 +152,7 @@ impl<'a> Reader<'a> {
                 // other products share the platform's prefix: only a slip of the pen is ours
                 Some((distance, nearest)) if ours || (distance <= 2 && key.starts_with(PLATFORM_PREFIX)) => {
                     let message = format!("there is no such annotation; the nearest is {nearest}");
-                    self.findings.add(Reason::UnknownAnnotation, &**key, message);
+                    self.findings.add(Reason::UnknownAnnotation, key, message);
                 }
                 _ => {}
             }

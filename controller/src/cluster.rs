@@ -1,12 +1,14 @@
 //! The objects that translation reads, reduced to what it needs: `Cluster` holds one consistent
 //! picture, built from API objects or from YAML. Plain values, no client.
 
+mod annotations;
 mod api;
 mod apply;
 mod locate;
 mod pool;
 mod yaml;
 
+pub use annotations::Annotations;
 pub use yaml::{Located, ParseProblem, Parsed, parse_documents, parse_located};
 
 pub(crate) use api::AUTH_KEYS;
@@ -54,7 +56,7 @@ pub struct IngressObject {
     /// `spec.ingressClassName`
     pub class: Option<Box<str>>,
     /// Only the keys that we read: our prefixes, `cert-manager.io/*issuer`, `kubernetes.io/ingress.class`
-    pub annotations: BTreeMap<Box<str>, Box<str>>,
+    pub annotations: Annotations,
     /// `spec.rules`
     pub rules: Box<[Rule]>,
     /// `spec.tls`

@@ -190,6 +190,7 @@ fn parse(path: &Path) -> Result<Vec<Object>, Vec<Object>> {
             }
         }
     }
+    objects.shrink_to_fit();
     if broken { Err(objects) } else { Ok(objects) }
 }
 

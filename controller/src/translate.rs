@@ -10,6 +10,7 @@ mod class;
 mod host;
 mod index;
 mod ingress;
+mod keys;
 mod path;
 mod secret;
 mod tls;

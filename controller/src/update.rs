@@ -17,7 +17,8 @@ use std::sync::Arc;
 /// One object, reduced.
 #[derive(Clone)]
 pub(crate) enum Object {
-    Ingress(IngressObject),
+    /// Shared with who keeps a folder's content.
+    Ingress(Arc<IngressObject>),
     Class(ClassObject),
     Service(ServiceObject),
     /// The Service it belongs to, and the slice
@@ -77,7 +78,7 @@ impl Object {
     /// From a document of a file; `None` for kinds that are not read.
     pub(crate) fn parsed(parsed: Parsed) -> Option<Self> {
         match parsed {
-            Parsed::Ingress(o) => Some(Object::Ingress(o)),
+            Parsed::Ingress(o) => Some(Object::Ingress(o.into())),
             Parsed::Class(o) => Some(Object::Class(o)),
             Parsed::Service(o) => Some(Object::Service(o)),
             Parsed::Slice(service, o) => Some(Object::Slice(service, o)),
@@ -169,7 +170,7 @@ fn replace_within(
 /// Objects by kind.
 #[derive(Default)]
 struct Sorted {
-    ingresses: Vec<IngressObject>,
+    ingresses: Vec<Arc<IngressObject>>,
     classes: Vec<ClassObject>,
     services: Vec<ServiceObject>,
     slices: Vec<(Key, SliceObject)>,
@@ -223,7 +224,7 @@ impl Watched for Ingress {
     const KIND: Kind = Kind::Ingress;
 
     fn reduce(self) -> Result<Object, Option<Name>> {
-        Ok(Object::Ingress(self.into()))
+        Ok(Object::Ingress(Arc::new(self.into())))
     }
 
     fn name_of(key: Key) -> Option<Name> {
@@ -330,7 +331,7 @@ pub(crate) mod testing {
             "apiVersion": "networking.k8s.io/v1", "kind": "Ingress", "metadata": meta
         });
         let ingress: Ingress = serde_json::from_value(ingress).unwrap();
-        Object::Ingress(ingress.into())
+        Object::Ingress(Arc::new(ingress.into()))
     }
 }
 

@@ -94,7 +94,7 @@ fn replace(cluster: &mut Cluster, text: &str, dirty: &mut Dirty) {
     let (mut slices, mut secrets) = (Vec::new(), Vec::new());
     for parsed in parse_documents(text) {
         match parsed.unwrap() {
-            Parsed::Ingress(o) => ingresses.push(o),
+            Parsed::Ingress(o) => ingresses.push(o.into()),
             Parsed::Class(o) => classes.push(o),
             Parsed::Service(o) => services.push(o),
             Parsed::Slice(service, o) => slices.push((service, o)),

@@ -5,7 +5,8 @@
 //! without any fuzzer.
 
 use ingress_controller::cluster::{
-    Cluster, Dirty, IngressObject, Key, Path, PathBackend, PathType, PortRef, Rule, SecretObject, Tls,
+    Annotations, Cluster, Dirty, IngressObject, Key, Path, PathBackend, PathType, PortRef, Rule,
+    SecretObject, Tls,
 };
 use ingress_controller::translate::{Settings, Translator};
 use ingress_core::route::host::HostBuf;
@@ -136,8 +137,11 @@ pub fn annotations(data: &[u8]) {
     let listed = annotations.keys().any(|key| lists(key));
     let mut cluster = Cluster::default();
     let mut dirty = Dirty::default();
-    let other = ingress("other", BTreeMap::new());
-    cluster.apply_ingress(IngressObject { annotations, ..ingress("fuzzed", BTreeMap::new()) }, &mut dirty);
+    let other = ingress("other");
+    cluster.apply_ingress(
+        IngressObject { annotations: annotations.into_iter().collect(), ..ingress("fuzzed") },
+        &mut dirty,
+    );
     cluster.apply_ingress(other, &mut dirty);
     let translation = Translator::with_clock(Settings::default(), || 0).translate(&cluster, &dirty);
     let find = |host| translation.routes.find(host, "/").ok().cloned();
@@ -149,7 +153,7 @@ pub fn annotations(data: &[u8]) {
     assert!(!listed || route.policy.access != Access::Open, "addresses were listed: {:?}", route.policy);
 }
 
-fn ingress(name: &str, annotations: BTreeMap<Box<str>, Box<str>>) -> IngressObject {
+fn ingress(name: &str) -> IngressObject {
     let host: Box<str> = format!("{name}.example.com").into();
     IngressObject {
         key: Key::new("ns", name),
@@ -157,7 +161,7 @@ fn ingress(name: &str, annotations: BTreeMap<Box<str>, Box<str>>) -> IngressObje
         resource_version: "1".into(),
         created: 0,
         class: Some("tak-os".into()),
-        annotations,
+        annotations: Annotations::default(),
         rules: [Rule {
             host: host.clone(),
             paths: [Path {
@@ -189,7 +193,7 @@ pub fn secret(data: &[u8]) {
     let mut cluster = Cluster::default();
     let mut dirty = Dirty::default();
     cluster.apply_secret(object, &mut dirty);
-    cluster.apply_ingress(ingress("web", BTreeMap::new()), &mut dirty);
+    cluster.apply_ingress(ingress("web"), &mut dirty);
     let translation = Translator::with_clock(Settings::default(), || 0).translate(&cluster, &dirty);
     if let Some(certified) = translation.certs.find(Some("web.example.com")) {
         assert!(!certified.chain.is_empty() && proxy::serves(certified));

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 /// What these annotations are read as, and what is found wrong.
 pub(super) fn read_all(pairs: &[(&str, &str)]) -> (Wanted, Vec<Finding>) {
-    let annotations = pairs.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect();
+    let annotations = pairs.iter().map(|(key, value)| (*key, *value)).collect();
     let mut findings = Findings::default();
     let wanted = read(&annotations, &mut findings);
     (wanted, findings.finish().into_vec())

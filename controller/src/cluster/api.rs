@@ -97,7 +97,6 @@ impl From<Ingress> for IngressObject {
                 .unwrap_or_default()
                 .into_iter()
                 .filter(|(key, _)| annotations::is_read(key))
-                .map(|(key, value)| (key.into(), value.into()))
                 .collect(),
             rules: spec.rules.unwrap_or_default().into_iter().map(rule).collect(),
             tls: spec.tls.unwrap_or_default().into_iter().map(tls).collect(),

@@ -12,8 +12,9 @@ use std::sync::Arc;
 
 impl Cluster {
     /// Takes in an Ingress that is new or changed.
-    pub fn apply_ingress(&mut self, mut object: IngressObject, dirty: &mut Dirty) {
-        share(&mut self.namespaces, &mut object.key);
+    pub fn apply_ingress(&mut self, object: impl Into<Arc<IngressObject>>, dirty: &mut Dirty) {
+        let mut object = object.into();
+        share_own(&mut self.namespaces, &mut object);
         put(&mut self.ingresses, object.key.clone(), object, &mut dirty.ingresses, PartialEq::eq);
     }
 
@@ -23,10 +24,10 @@ impl Cluster {
     }
 
     /// Takes a whole list for all Ingresses that there are.
-    pub fn replace_ingresses(&mut self, objects: Vec<IngressObject>, dirty: &mut Dirty) {
+    pub fn replace_ingresses(&mut self, objects: Vec<Arc<IngressObject>>, dirty: &mut Dirty) {
         let names = &mut self.namespaces;
         let objects = objects.into_iter().map(|mut o| {
-            share(names, &mut o.key);
+            share_own(names, &mut o);
             (o.key.clone(), o)
         });
         replace(&mut self.ingresses, objects, &mut dirty.ingresses, PartialEq::eq);
@@ -167,18 +168,26 @@ fn share(namespaces: &mut Pool<str>, key: &mut Key) {
     key.namespace = namespaces.intern(key.namespace.clone());
 }
 
+/// [`share`], unless somebody else holds the object as well.
+fn share_own(namespaces: &mut Pool<str>, object: &mut Arc<IngressObject>) {
+    if let Some(own) = Arc::get_mut(object) {
+        share(namespaces, &mut own.key);
+    }
+}
+
 fn put<K: Clone + Eq + Hash, V>(
     map: &mut HashMap<K, Arc<V>>,
     key: K,
-    value: V,
+    value: impl Into<Arc<V>>,
     dirty: &mut HashSet<K>,
     same: impl Fn(&V, &V) -> bool,
 ) {
+    let value = value.into();
     if map.get(&key).is_some_and(|old| same(old, &value)) {
         return;
     }
     dirty.insert(key.clone());
-    map.insert(key, Arc::new(value));
+    map.insert(key, value);
 }
 
 fn take<K: Clone + Eq + Hash, V>(map: &mut HashMap<K, Arc<V>>, key: &K, dirty: &mut HashSet<K>) {
@@ -189,17 +198,18 @@ fn take<K: Clone + Eq + Hash, V>(map: &mut HashMap<K, Arc<V>>, key: &K, dirty: &
 
 fn replace<K: Clone + Eq + Hash, V>(
     map: &mut HashMap<K, Arc<V>>,
-    objects: impl ExactSizeIterator<Item = (K, V)>,
+    objects: impl ExactSizeIterator<Item = (K, impl Into<Arc<V>>)>,
     dirty: &mut HashSet<K>,
     same: impl Fn(&V, &V) -> bool,
 ) {
     let mut fresh = HashMap::with_capacity(objects.len());
     for (key, value) in objects {
+        let value = value.into();
         let value = match map.remove(&key) {
             Some(old) if same(&old, &value) => old,
             _ => {
                 dirty.insert(key.clone());
-                Arc::new(value)
+                value
             }
         };
         fresh.insert(key, value);

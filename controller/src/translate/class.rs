@@ -47,8 +47,8 @@ impl Class {
     /// Whether an Ingress is served: its field decides, else its annotation, else the flag.
     pub(super) fn serves(&self, object: &IngressObject, settings: &Settings) -> bool {
         let legacy = object.annotations.get(LEGACY_CLASS).filter(|class| !class.is_empty());
-        match object.class.as_ref().or(legacy) {
-            Some(class) => **class == *settings.ingress_class && !self.foreign,
+        match object.class.as_deref().or(legacy) {
+            Some(class) => *class == *settings.ingress_class && !self.foreign,
             None => settings.process_without_class,
         }
     }

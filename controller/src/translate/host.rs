@@ -1,5 +1,6 @@
 //! Who declares what for a host, and who comes away empty.
 
+use super::keys::Keys;
 use crate::cluster::Key;
 use crate::finding::{Finding, Reason};
 use ingress_core::{HostPattern, Route, VirtualHost};
@@ -16,7 +17,7 @@ pub(super) struct Lost {
 /// The Ingresses that declare something for a host.
 #[derive(Default)]
 struct Claim {
-    by: HashSet<Key>,
+    by: Keys,
     /// Ordered by Ingress.
     lost: Box<[Lost]>,
 }
@@ -69,7 +70,7 @@ impl Claims {
 
     /// The Ingresses that declare something for the host.
     pub(super) fn of(&self, host: &HostPattern) -> impl Iterator<Item = &Key> {
-        self.0.get(host).into_iter().flat_map(|claim| &claim.by)
+        self.0.get(host).into_iter().flat_map(|claim| claim.by.iter())
     }
 
     /// Notes who came away empty; `touched` gets those for whom that differs from before.

@@ -1,16 +1,17 @@
 //! Which Ingresses refer to an object.
 
+use super::keys::Keys;
 use crate::cluster::Key;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 /// From an object's key to the keys of the Ingresses that refer to it.
 #[derive(Default)]
-pub(super) struct Index(HashMap<Key, HashSet<Key>>);
+pub(super) struct Index(HashMap<Key, Keys>);
 
 impl Index {
     /// The Ingresses that refer to the object.
     pub(super) fn of(&self, object: &Key) -> impl Iterator<Item = &Key> {
-        self.0.get(object).into_iter().flatten()
+        self.0.get(object).into_iter().flat_map(Keys::iter)
     }
 
     #[cfg(test)]

@@ -1,7 +1,7 @@
 use super::*;
 use crate::cluster::{
-    ClassObject, Path, PathBackend, PathType, PortObject, PortRef, Rule, SecretObject, ServiceObject,
-    SliceObject, Tls,
+    Annotations, ClassObject, Path, PathBackend, PathType, PortObject, PortRef, Rule, SecretObject,
+    ServiceObject, SliceObject, Tls,
 };
 use crate::finding::Reason;
 use openssl::asn1::Asn1Time;
@@ -43,7 +43,7 @@ fn ingress(key: Key, rules: Vec<Rule>) -> IngressObject {
         resource_version: "".into(),
         created: 0,
         class: Some("tak-os".into()),
-        annotations: BTreeMap::new(),
+        annotations: Annotations::default(),
         rules: rules.into(),
         tls: [].into(),
         default_backend: false,
@@ -122,18 +122,17 @@ fn random_ingress(rng: &mut Lcg) -> IngressObject {
         secret: (!rng.one_in(3)).then(|| rng.pick(&["s1", "s2"]).into()),
     });
     object.tls = tls.collect();
-    for (key, values) in [
+    let annotations = [
         ("ingress.tak-os.org/ssl-redirect", ["true", "false", "odd"]),
         ("ingress.tak-os.org/backend-protocol", ["https", "grpc", "http"]),
         ("ingress.tak-os.org/proxy-read-timeout", ["1", "x", "0"]),
         ("ingress.tak-os.org/auth-url", ["http://x", "", "y"]),
         ("ingress.tak-os.org/auth-type", ["basic", "basic", "x"]),
         ("ingress.tak-os.org/auth-secret", ["s1", "s2", "w-tls-0"]),
-    ] {
-        if rng.one_in(4) {
-            object.annotations.insert(key.into(), rng.pick(&values).into());
-        }
-    }
+    ];
+    let annotations =
+        annotations.into_iter().filter_map(|(key, values)| rng.one_in(4).then(|| (key, rng.pick(&values))));
+    object.annotations = annotations.collect();
     object
 }
 
@@ -195,7 +194,7 @@ fn random_changes(rng: &mut Lcg, cluster: &mut Cluster, pairs: &[(Vec<u8>, Vec<u
                 }
             }
             _ => {
-                let mut left: Vec<_> = cluster.ingresses.values().map(|o| (**o).clone()).collect();
+                let mut left: Vec<_> = cluster.ingresses.values().cloned().collect();
                 left.sort_by(|a, b| a.key.cmp(&b.key));
                 left.retain(|_| !rng.one_in(4));
                 cluster.replace_ingresses(left, &mut dirty);

@@ -73,7 +73,8 @@ pub struct RouteMetrics {
     /// Codes outside the table.
     rare: Mutex<BTreeMap<(usize, u16), u64>>,
     duration: Buckets<15>,
-    connect: Buckets<15>,
+    /// From the first new connection on: many routes share their backends' connections.
+    connect: OnceLock<Box<Buckets<15>>>,
     response: Buckets<15>,
     request_size: Buckets<9>,
     response_size: Buckets<9>,
@@ -88,7 +89,7 @@ impl RouteMetrics {
             requests: Default::default(),
             rare: Mutex::default(),
             duration: Buckets::default(),
-            connect: Buckets::default(),
+            connect: OnceLock::new(),
             response: Buckets::default(),
             request_size: Buckets::default(),
             response_size: Buckets::default(),
@@ -127,7 +128,7 @@ impl RouteMetrics {
     /// Backend times of one finished request.
     pub fn observe_upstream(&self, connect: Option<Duration>, response: Option<Duration>) {
         if let Some(connect) = connect {
-            self.connect.observe(&TIMES, micros(connect));
+            self.connect.get_or_init(Default::default).observe(&TIMES, micros(connect));
         }
         if let Some(response) = response {
             self.response.observe(&TIMES, micros(response));
@@ -217,7 +218,7 @@ impl Routes {
             (
                 "upstream_connect_duration_seconds",
                 "Time to a new backend connection, DNS, TCP and TLS together.",
-                Show::Histogram(|r| r.connect.show(&TIMES, SECOND)),
+                Show::Histogram(|r| r.connect.get()?.show(&TIMES, SECOND)),
             ),
             (
                 "upstream_response_duration_seconds",

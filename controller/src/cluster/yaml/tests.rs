@@ -154,7 +154,7 @@ spec:
     };
     assert_eq!((&*ingress.uid, &*ingress.resource_version, ingress.created), ("u1", "5", 1_704_067_200));
     assert_eq!(ingress.class.as_deref(), Some("tak-os"));
-    let keys: Vec<_> = ingress.annotations.keys().map(|key| &**key).collect();
+    let keys: Vec<_> = ingress.annotations.iter().map(|(key, _)| key).collect();
     assert_eq!(
         keys,
         ["cert-manager.io/cluster-issuer", "ingress.tak-os.org/ssl-redirect", "kubernetes.io/ingress.class"]
