@@ -74,6 +74,8 @@ pub enum Reason {
     InvalidAuthSecret,
     /// A user of an htpasswd file cannot log in; the others can.
     UnusablePassword,
+    /// A mistake in annotations of authentication that do not count, because those of another mechanism come first.
+    OutrankedAuthMistake,
     /// The IngressClass belongs to another controller; its Ingresses are not served.
     ForeignIngressClass,
     /// `check` only: an Ingress of a class that is not the one served.

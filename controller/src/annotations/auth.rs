@@ -4,7 +4,7 @@
 //! then Basic. It is never left for another: where it is not whole, the routes are closed.
 
 use super::{Annotation, Reader, Since};
-use crate::finding::Reason;
+use crate::finding::{Findings, Reason};
 use http::{HeaderName, HeaderValue};
 use ingress_core::{ExternalAuth, HttpUrl, Slot};
 
@@ -84,19 +84,44 @@ impl WantedAuth {
 /// The key of the annotation that names the htpasswd Secret.
 pub(crate) const SECRET_KEY: &str = SECRET.key;
 
+/// One mechanism: the annotations that ask for it, and what reads them.
+type Mechanism = (&'static [Annotation], fn(&mut Reader<'_>) -> Option<WantedAuth>);
+
+/// All, the highest rank first.
+const MECHANISMS: [Mechanism; 3] = [
+    (&[OAUTH, OAUTH_ALIAS], oauth),
+    (&[URL, SIGNIN, RESPONSE_HEADERS], external),
+    (&[TYPE, SECRET, REALM], basic),
+];
+
 pub(super) fn read(reader: &mut Reader<'_>) -> WantedAuth {
     // An empty value asks as well: nothing of this family may fall open by accident.
-    let asked = |rows: &[Annotation]| rows.iter().any(|row| reader.get(row.key).is_some());
-    let wanted = if asked(&[OAUTH, OAUTH_ALIAS]) {
-        oauth(reader)
-    } else if asked(&[URL, SIGNIN, RESPONSE_HEADERS]) {
-        external(reader)
-    } else if asked(&[TYPE, SECRET, REALM]) {
-        basic(reader)
-    } else {
-        Some(WantedAuth::Open)
+    let first = |reader: &Reader<'_>, rows: &[Annotation]| {
+        rows.iter().map(|row| row.key).find(|key| reader.get(key).is_some())
     };
-    wanted.unwrap_or(WantedAuth::Misconfigured)
+    let mut wanted = None;
+    let mut chosen = "";
+    for (rows, read) in MECHANISMS {
+        let Some(key) = first(reader, rows) else { continue };
+        if wanted.is_none() {
+            wanted = Some(read(reader).unwrap_or(WantedAuth::Misconfigured));
+            chosen = key;
+        } else {
+            outranked(reader, chosen, read);
+        }
+    }
+    wanted.unwrap_or_default()
+}
+
+/// Mistakes of a mechanism that does not count beside another: nobody meets them now, and they are told all the same.
+fn outranked(reader: &mut Reader<'_>, chosen: &str, read: fn(&mut Reader<'_>) -> Option<WantedAuth>) {
+    let mut mistakes = Findings::default();
+    read(&mut Reader { annotations: reader.annotations, findings: &mut mistakes });
+    for mistake in mistakes.finish() {
+        let why = mistake.message.strip_suffix(CLOSED).unwrap_or(&mistake.message);
+        let message = format!("{why}; it does not count beside {chosen}");
+        reader.findings.add(Reason::OutrankedAuthMistake, mistake.field, message);
+    }
 }
 
 fn basic(reader: &mut Reader<'_>) -> Option<WantedAuth> {
@@ -188,8 +213,11 @@ fn oauth(reader: &mut Reader<'_>) -> Option<WantedAuth> {
     Some(WantedAuth::OAuth { key: row.key, secret })
 }
 
+/// What a mistake costs.
+const CLOSED: &str = "; requests are answered 501";
+
 fn refuse<T>(reader: &mut Reader<'_>, row: &Annotation, why: &str) -> Option<T> {
-    let message = format!("{why}; requests are answered 501");
+    let message = format!("{why}{CLOSED}");
     reader.findings.add(Reason::AuthMisconfigured, row.key, message);
     None
 }
@@ -322,6 +350,33 @@ mod tests {
         closed(&[(OAUTH.key, "a"), (OAUTH_ALIAS.key, "b")]);
         let (wanted, _) = read(&[(OAUTH.key, "a"), (OAUTH_ALIAS.key, "a")]);
         assert_eq!(wanted, WantedAuth::OAuth { key: OAUTH.key, secret: "a".into() });
+    }
+
+    #[test]
+    fn mistakes_of_a_mechanism_that_does_not_count_are_told() {
+        let url = (URL.key, "https://auth.example.com/auth");
+        for (pairs, fields) in [
+            (vec![url, (TYPE.key, "basic")], vec![SECRET.key]),
+            (
+                vec![(OAUTH.key, "oidc"), (URL.key, "ftp://a.example/"), (TYPE.key, "digest")],
+                vec![URL.key, TYPE.key],
+            ),
+            (vec![(OAUTH.key, "oidc"), url, BASIC[0], BASIC[1]], vec![]),
+        ] {
+            let (wanted, found) = read(&pairs);
+            assert!(!matches!(wanted, WantedAuth::Misconfigured | WantedAuth::Open), "{pairs:?}");
+            assert_eq!(found.iter().map(|f| &*f.field).collect::<Vec<_>>(), fields, "{pairs:?}");
+            for finding in found {
+                assert_eq!(finding.reason, Reason::OutrankedAuthMistake);
+                let end = format!("; it does not count beside {}", pairs[0].0);
+                assert!(finding.message.ends_with(&end) && !finding.message.contains("501"), "{finding:?}");
+            }
+        }
+        // both closed: each is told of as what it is
+        let (wanted, found) = read(&[(OAUTH.key, ""), (TYPE.key, "basic")]);
+        assert_eq!(wanted, WantedAuth::Misconfigured);
+        let reasons: Vec<_> = found.iter().map(|f| f.reason).collect();
+        assert_eq!(reasons, [Reason::AuthMisconfigured, Reason::OutrankedAuthMistake]);
     }
 
     #[test]

@@ -62,7 +62,7 @@ const fn row(
 use Severity::{Error, Note, Warning};
 
 /// In the order of [`Reason`]'s variants.
-pub(super) const TABLE: [Entry; 32] = [
+pub(super) const TABLE: [Entry; 33] = [
     row(
         Reason::InvalidAnnotation,
         "TAK-1001",
@@ -278,6 +278,14 @@ pub(super) const TABLE: [Entry; 32] = [
         "a bcrypt, SHA-crypt, apr1 or SHA hash",
         "A user of an htpasswd file has a password in a form that is not read. That user cannot log in; the others can.",
         "Make the line anew with `tak-os-ingress hash-password`.",
+    ),
+    row(
+        Reason::OutrankedAuthMistake,
+        "TAK-6005",
+        Warning,
+        "one mechanism an Ingress",
+        "There is a mistake in annotations of authentication that do not count, because those of another mechanism are there and come first. Without those the routes would answer 501.",
+        "Correct what the message names, or remove these annotations.",
     ),
     row(
         Reason::ForeignIngressClass,
