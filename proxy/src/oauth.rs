@@ -400,18 +400,40 @@ impl RelyingParty {
             if session.user != user {
                 return Err(jwt::InvalidToken::Subject.into());
             }
-            if claims::incomplete(&self.policy, &claims) {
-                match self.provider.userinfo(&tokens.access, now).await? {
-                    Some(more) if more.get("sub").and_then(|s| s.as_str()) == Some(&user) => {
-                        claims::complete(&self.policy, &more, &mut session);
-                    }
-                    Some(_) => return Err(jwt::InvalidToken::Subject.into()),
-                    None => session.groups = kept,
-                }
+            let answered = self.complete(&claims, &tokens.access, &mut session, now).await?;
+            if !answered && !claims::tell_groups(&self.policy, &claims) {
+                session.groups = kept;
             }
         }
         self.put_tokens(&mut session, tokens, now);
         Ok(session)
+    }
+
+    /// Fills in what an ID token lacks from the userinfo endpoint. Tells whether there is nothing more to ask.
+    async fn complete(
+        self: &Arc<Self>,
+        claims: &claims::Claims,
+        access: &str,
+        session: &mut Session,
+        now: u64,
+    ) -> Result<bool, ProviderError> {
+        if !claims::incomplete(&self.policy, claims) {
+            return Ok(true);
+        }
+        match self.provider.userinfo(access, now).await {
+            // it may only be about the same user (OpenID Connect Core 1.0 section 5.3.2)
+            Ok(Some(more)) if more.get("sub").and_then(|sub| sub.as_str()) == Some(&session.user) => {
+                claims::complete(&self.policy, &more, session);
+                Ok(true)
+            }
+            Ok(Some(_)) => Err(jwt::InvalidToken::Subject.into()),
+            Ok(None) => Ok(false),
+            Err(problem) if claims::undecided(&self.policy, claims) => Err(problem),
+            Err(problem) => {
+                tracing::warn!(secret = %self.policy.source, %problem, "a session is without what the userinfo endpoint knows");
+                Ok(false)
+            }
+        }
     }
 
     /// Keeps of the tokens what will be needed.

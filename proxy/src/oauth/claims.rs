@@ -74,8 +74,23 @@ pub fn complete(policy: &OAuthPolicy, claims: &Claims, session: &mut Session) {
 
 /// Whether claims from elsewhere could add something that a rule or the backend wants.
 pub fn incomplete(policy: &OAuthPolicy, claims: &Claims) -> bool {
-    lookup(claims, &policy.email_claim).is_none()
-        || (lookup(claims, &policy.groups_claim).is_none() && !policy.allowed_groups.is_empty())
+    lookup(claims, &policy.email_claim).is_none() || !tell_groups(policy, claims)
+}
+
+/// Whether a rule cannot be asked without claims from elsewhere.
+pub fn undecided(policy: &OAuthPolicy, claims: &Claims) -> bool {
+    let without_email = lookup(claims, &policy.email_claim).is_none();
+    (without_email && asks_email(policy))
+        || (!tell_groups(policy, claims) && !policy.allowed_groups.is_empty())
+}
+
+/// Whether these claims say of groups anything at all.
+pub fn tell_groups(policy: &OAuthPolicy, claims: &Claims) -> bool {
+    lookup(claims, &policy.groups_claim).is_some()
+}
+
+fn asks_email(policy: &OAuthPolicy) -> bool {
+    policy.email_domains.is_some() || !policy.allowed_emails.is_empty()
 }
 
 /// The e-mail address, if it is one and the provider vouches for it.
@@ -93,7 +108,7 @@ fn believed_email<'a>(policy: &OAuthPolicy, claims: &'a Claims) -> Option<&'a st
 
 /// The rules of the route. They are asked about each request, so a changed rule counts at once.
 pub fn allowed(policy: &OAuthPolicy, email: &str, groups: &[String]) -> Result<(), Refused> {
-    let by_email = policy.email_domains.is_some() || !policy.allowed_emails.is_empty();
+    let by_email = asks_email(policy);
     if by_email {
         let Some((_, domain)) = email::parse(email) else { return Err(Refused::NoEmail) };
         let domain = domain.to_ascii_lowercase();

@@ -308,15 +308,7 @@ impl RelyingParty {
         let mut session = Session::default();
         claims::identify(&self.policy, &claims, &mut session)
             .ok_or(ProviderError::Token(super::jwt::InvalidToken::Subject))?;
-        if claims::incomplete(&self.policy, &claims)
-            && let Some(more) = self.provider.userinfo(&tokens.access, now).await?
-        {
-            // it may only be about the same user (OpenID Connect Core 1.0 section 5.3.2)
-            if more.get("sub").and_then(|sub| sub.as_str()) != Some(&session.user) {
-                return Err(ProviderError::Token(super::jwt::InvalidToken::Subject).into());
-            }
-            claims::complete(&self.policy, &more, &mut session);
-        }
+        self.complete(&claims, &tokens.access, &mut session, now).await?;
         if let Err(why) = claims::allowed(&self.policy, &session.email, &session.groups) {
             return Err(Stop::Answer(self.forbidden(&session, why)));
         }

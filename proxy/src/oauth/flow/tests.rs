@@ -235,6 +235,16 @@ async fn what_the_id_token_lacks_comes_from_userinfo_about_the_same_user() {
     idp.0.lock().userinfo = Some(json!({"sub": "u-mallory", "email": "root@example.com"}));
     browser.cookies.clear();
     assert_eq!(browser.log_in(&rp, &idp, "/", NOW).await.status, 403);
+    // groups are for the backend too, whether or not a rule is about them
+    idp.0.lock().claims = json!({"sub": "u-alice", "email": "alice@example.com", "email_verified": true});
+    idp.0.lock().userinfo = Some(json!({"sub": "u-alice", "groups": ["ops"]}));
+    browser.log_in(&rp, &idp, "/", NOW).await;
+    assert_eq!(passed(browser.get(&rp, "/", NOW).await)["x-auth-request-groups"], "ops");
+    // and what no rule needs keeps nobody out
+    idp.0.lock().userinfo = Some(json!("broken"));
+    browser.cookies.clear();
+    browser.log_in(&rp, &idp, "/", NOW).await;
+    assert_eq!(passed(browser.get(&rp, "/", NOW).await)["x-auth-request-email"], "alice@example.com");
 }
 
 #[tokio::test]
