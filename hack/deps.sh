@@ -61,6 +61,28 @@ if [ ${#missing[@]} -gt 0 ]; then
   apt_install "${missing[@]}"
 fi
 
+# For the identity providers and the browser that logins are tested with. Tests of what cannot be had are left out by name.
+if [ "$purpose" = test ]; then
+  missing=()
+  want node nodejs
+  want npm npm
+  want java default-jre-headless
+  want mvn maven
+  want chromium chromium
+  want certutil libnss3-tools
+  [ ${#missing[@]} = 0 ] || (
+    apt_update "${missing[@]}"
+    for package in "${missing[@]}"; do
+      # Ubuntu's is a script that asks for a snap
+      if [[ $(candidate "$package") = "" || $(candidate "$package") = *snap* ]]; then
+        say "no package $package here"
+      else
+        apt_install "$package"
+      fi
+    done
+  ) || say "not everything of ${missing[*]} could be installed"
+fi
+
 # Rust, at the version of rust-toolchain.toml.
 channel=$(sed -n 's/^channel = "\(.*\)"$/\1/p' rust-toolchain.toml)
 rust_ready() {

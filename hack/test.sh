@@ -29,7 +29,10 @@ log=$CACHE/testbed.log
 mkdir -p "$CACHE"
 set -m
 (
-  nice -n 5 e2e/testbed/build.sh && nice -n 5 hack/deny.sh install &&
+  nice -n 5 e2e/testbed/build.sh && nice -n 5 e2e/peers/build.sh && nice -n 5 e2e/peers/oauth2-proxy/build.sh &&
+    # e2e.sh says which of these are missing
+    { for part in providers/node-oidc providers/keycloak browser; do nice -n 5 e2e/testbed/parts.sh $part || true; done; } &&
+    nice -n 5 hack/deny.sh install &&
     cd dashboards/tools && nice -n 5 go build -o /dev/null ./...
 ) >"$log" 2>&1 </dev/null &
 background=$!

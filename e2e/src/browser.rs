@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 
 use crate::client::{RawConn, Response};
 
-/// A browser that knows one product: every https host leads to its TLS listener, every http host with a port of
-/// its own to that address.
+/// A browser that knows one product: every https host leads to its TLS listener. A host that is an IP address with a
+/// port leads there.
 #[derive(Clone)]
 pub struct Browser {
     https: SocketAddr,
@@ -57,10 +57,12 @@ impl Browser {
             all.push(("Cookie", &cookies));
         }
         let request = async {
+            let elsewhere = authority.parse::<SocketAddr>().ok();
             let mut conn = if tls {
-                RawConn::connect_tls(self.https, Some(host), &["http/1.1"]).await?
+                let name = elsewhere.is_none().then_some(host);
+                RawConn::connect_tls(elsewhere.unwrap_or(self.https), name, &["http/1.1"]).await?
             } else {
-                RawConn::connect(authority.parse().unwrap_or(self.http)).await?
+                RawConn::connect(elsewhere.unwrap_or(self.http)).await?
             };
             conn.request(method, authority, target, &all, body).await
         };

@@ -24,6 +24,7 @@ mod testbed;
 
 pub use process::RunningProcess;
 pub use temp::TempDir;
+pub use testbed::part;
 
 use std::future::Future;
 use std::panic::Location;

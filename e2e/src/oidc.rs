@@ -218,7 +218,7 @@ impl State {
         }
         let code = self.name("code");
         self.codes.insert(code.clone(), (get("code_challenge"), get("nonce")));
-        redirect(&format!("{}?code={code}&state={}", get("redirect_uri"), get("state")))
+        redirect(&format!("{}?code={code}&state={}", get("redirect_uri"), encode(&get("state"))))
     }
 
     fn tokens(&mut self, form: &BTreeMap<String, String>) -> Reply {
@@ -289,6 +289,12 @@ pub fn base64url(bytes: impl AsRef<[u8]>) -> String {
 pub fn fields(text: &str) -> BTreeMap<String, String> {
     let pairs = text.split('&').filter_map(|pair| pair.split_once('='));
     pairs.map(|(name, value)| (decode(name), decode(value))).collect()
+}
+
+/// A value of a form.
+pub fn encode(text: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
+    text.bytes().map(|b| if plain(b) { char::from(b).to_string() } else { format!("%{b:02X}") }).collect()
 }
 
 fn decode(text: &str) -> String {

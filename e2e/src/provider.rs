@@ -1,7 +1,8 @@
-//! A real identity provider, as a process: see `testbed/providers`.
+//! Real identity providers, as processes: see `testbed/providers`.
+
+pub mod keycloak;
 
 use std::io::{BufRead, BufReader};
-use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -25,7 +26,7 @@ impl NodeOidc {
     pub async fn start(redirect_uris: &[&str], post_logout: &[&str], access_ttl: u32) -> Self {
         let mut command = Command::new("node");
         command
-            .arg(directory().join("op.mjs"))
+            .arg(crate::testbed::part("providers/node-oidc").join("op.mjs"))
             .env("REDIRECT_URIS", redirect_uris.join(","))
             .env("POST_LOGOUT_REDIRECT_URIS", post_logout.join(","))
             .env("ACCESS_TTL", access_ttl.to_string())
@@ -33,14 +34,7 @@ impl NodeOidc {
             .stdout(Stdio::piped())
             .stderr(Stdio::null());
         let mut process = RunningProcess::spawn("the identity provider", command);
-        let out = process.child_mut().stdout.take().expect("piped");
-        let log = Arc::new(Mutex::new(Vec::new()));
-        let lines = log.clone();
-        std::thread::spawn(move || {
-            for line in BufReader::new(out).lines().map_while(Result::ok) {
-                lines.lock().unwrap().push(line);
-            }
-        });
+        let log = follow(&mut process);
         let port = crate::within(START, async || {
             log.lock().unwrap().iter().find_map(|line| line.strip_prefix("listening ")?.parse().ok())
         });
@@ -88,16 +82,15 @@ impl NodeOidc {
     }
 }
 
-/// Where `testbed/providers/build.sh` has put it.
-fn directory() -> PathBuf {
-    let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("testbed/providers/node-oidc");
-    let read = |name: &str| {
-        std::fs::read(here.join(name))
-            .unwrap_or_else(|e| panic!("cannot read {name} in {}: {e}", here.display()))
-    };
-    let both = [read("package-lock.json"), read("op.mjs")].concat();
-    let key: String = openssl::sha::sha256(&both)[..8].iter().map(|byte| format!("{byte:02x}")).collect();
-    let directory = crate::testbed::cache().join(format!("providers-{key}"));
-    assert!(directory.is_dir(), "{} is missing: run e2e/testbed/providers/build.sh", directory.display());
-    directory
+/// The lines of a process's stdout, as they come.
+fn follow(process: &mut RunningProcess) -> Arc<Mutex<Vec<String>>> {
+    let out = process.child_mut().stdout.take().expect("piped");
+    let log = Arc::new(Mutex::new(Vec::new()));
+    let lines = log.clone();
+    std::thread::spawn(move || {
+        for line in BufReader::new(out).lines().map_while(Result::ok) {
+            lines.lock().unwrap().push(line);
+        }
+    });
+    log
 }

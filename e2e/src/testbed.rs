@@ -24,8 +24,32 @@ pub(crate) fn directory() -> PathBuf {
 pub(crate) fn built(what: &str, sums: &str) -> PathBuf {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(sums);
     let sums = std::fs::read(&path).unwrap_or_else(|e| panic!("cannot read {}: {e}", path.display()));
-    let key: String = openssl::sha::sha256(&sums)[..8].iter().map(|byte| format!("{byte:02x}")).collect();
-    kept().join(what).join(key)
+    kept().join(what).join(key(&sums))
+}
+
+/// What `testbed/parts.sh PART` has fetched: in the cache, below the hash of the files of the part's folder.
+pub fn part(part: &str) -> PathBuf {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("testbed").join(part);
+    let files = || {
+        let mut names: Vec<_> =
+            std::fs::read_dir(&folder)?.map(|entry| Ok(entry?.path())).collect::<std::io::Result<_>>()?;
+        names.sort();
+        names.iter().map(std::fs::read).collect::<std::io::Result<Vec<_>>>()
+    };
+    let files = files().unwrap_or_else(|e| panic!("cannot read {}: {e}", folder.display()));
+    let name = folder.file_name().expect("a part has a name").display();
+    let path = cache().join(format!("{name}-{}", key(&files.concat())));
+    assert!(
+        path.join("complete").is_file(),
+        "{} is missing: run e2e/testbed/parts.sh {part}",
+        path.display()
+    );
+    path
+}
+
+/// The first 16 hex digits of the SHA-256.
+fn key(bytes: &[u8]) -> String {
+    openssl::sha::sha256(bytes)[..8].iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Where built programs are kept.

@@ -159,6 +159,11 @@ async fn guessing_ends_in_429_and_a_success_starts_anew() {
     }
     let timed = product.metric_value("tak_ingress_auth_duration_seconds_count{type=\"basic\"}").await;
     assert_eq!(timed, Some(8.0));
+    let limited = product.metric_sum("tak_ingress_rate_limited_requests_total", &[]).await;
+    assert_eq!(limited, 0.0, "not the limiter's");
+    let another = staff(&origin, &["--auth-throttle-failures=3"]).await;
+    assert_eq!(log_in(&another, "alice", "wrong").await.status, 401, "each process counts for itself");
+    assert_eq!(another.metric_sum("tak_ingress_auth_throttled_requests_total", &[]).await, 0.0);
 }
 
 #[tokio::test]

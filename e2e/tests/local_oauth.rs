@@ -9,7 +9,7 @@ use ingress_e2e::browser::Browser;
 use ingress_e2e::client::{H2Conn, RawConn, Response};
 use ingress_e2e::dns::DnsServer;
 use ingress_e2e::oidc::{CLIENT, Provider, base64url, fields, now};
-use ingress_e2e::origin::Origin;
+use ingress_e2e::origin::{Origin, Reply};
 use ingress_e2e::pki::{Ca, KeyKind, tls_secret_yaml};
 use ingress_e2e::product::Product;
 use ingress_e2e::{DEADLINE, eventually};
@@ -151,6 +151,35 @@ async fn a_browser_logs_in_and_the_backend_learns_who_it_is() {
     });
     assert_eq!(user.await, "u-alice");
     scene.nothing_secret_is_logged();
+}
+
+#[tokio::test]
+async fn cookies_of_the_backend_and_of_the_session_stay_apart() {
+    let backends = ["a=1; Path=/; Expires=Wed, 21 Oct 2099 07:28:00 GMT", "b=2", "a=3; HttpOnly"];
+    let origin = Origin::http(move |_| {
+        backends.iter().fold(Reply::new(200, "hi"), |reply, cookie| reply.header("Set-Cookie", cookie))
+    })
+    .await;
+    let provider = Provider::start().await;
+    let ingress = [protected("web", HOST, "/").yaml()];
+    let old = start(&provider, &origin, &json!({}), &ingress, &[]).await;
+    let mut browser = Browser::new(old.https(), old.http());
+    browser.go(&format!("{URL}/")).await;
+    // sealed with the key of before: the answer brings the session sealed anew
+    let keys = json!({"cookie-secret": OTHER_KEY, "cookie-secret-previous": KEY});
+    let new = start(&provider, &origin, &keys, &ingress, &[]).await;
+    let cookies = browser.cookies(URL).join("; ");
+    let mut h1 = RawConn::connect_tls(new.https(), Some(HOST), &["http/1.1"]).await.unwrap();
+    let h2 = H2Conn::connect_tls(new.https(), HOST).await.unwrap();
+    let fields = [("Cookie", cookies.as_str())];
+    for answer in [
+        h1.request("GET", HOST, "/", &fields, b"").await.unwrap(),
+        h2.request("GET", HOST, "/", &fields, b"").await.unwrap(),
+    ] {
+        let all = answer.header_all("set-cookie");
+        let (ours, theirs): (Vec<&str>, Vec<&str>) = all.iter().partition(|c| c.starts_with("_tak_oauth2"));
+        assert_eq!((ours.len(), theirs.as_slice()), (1, &backends[..]), "{all:?}");
+    }
 }
 
 #[tokio::test]

@@ -208,14 +208,39 @@ fn introspection_uses_its_own_client_or_this_one() {
     assert_eq!((&*other.client_id, other.client_secret.as_deref()), ("api", None));
 }
 
+/// What stands between backticks.
+fn names(cell: &str) -> Vec<&str> {
+    cell.split('`').skip(1).step_by(2).collect()
+}
+
 #[test]
-fn the_page_for_users_of_oauth2_proxy_tells_of_every_name_that_is_passed_over() {
-    let page = include_str!("../../../../../docs/from-oauth2-proxy.md");
-    let rows = page.lines().filter_map(|line| line.strip_prefix("| ")?.split_once(" | passed over"));
-    let mut told: Vec<&str> =
-        rows.flat_map(|(names, _)| names.split(", ")).map(|n| n.trim_matches('`')).collect();
-    let mut passed_over = WITHOUT_EFFECT.to_vec();
-    told.sort_unstable();
-    passed_over.sort_unstable();
-    assert_eq!(told, passed_over);
+fn the_documents_say_of_each_key_what_becomes_of_it() {
+    let read: Vec<&str> = crate::cluster::AUTH_KEYS.into_iter().filter(|key| *key != "auth").collect();
+    let keys = include_str!("../../../../../docs/oauth.md");
+    let missing: Vec<_> = read.iter().filter(|key| !keys.contains(&format!("`{key}`"))).collect();
+    let moved = include_str!("../../../../../docs/from-oauth2-proxy.md");
+    let elsewhere: Vec<_> =
+        missing.into_iter().filter(|key| !moved.contains(&format!("\n| `{key}` |"))).collect();
+    assert!(elsewhere.is_empty(), "in no table: {elsewhere:?}");
+
+    let options = moved.split("\n## ").find(|part| part.starts_with("Options\n")).unwrap();
+    let rows = options.lines().filter_map(|line| line.strip_prefix("| `")?.split_once(" | "));
+    let mut passed_over = Vec::new();
+    for (cell, verdict) in rows {
+        let cell = format!("`{cell}");
+        for name in names(&cell) {
+            let (known, ignored) = (read.contains(&name), WITHOUT_EFFECT.contains(&name));
+            if verdict.starts_with("passed over") {
+                assert!(ignored && !known, "{name}: {verdict}");
+                passed_over.push(name.to_owned());
+            } else if verdict.starts_with("closes the route") {
+                assert!(!ignored && !known, "{name}: {verdict}");
+            } else {
+                assert!(known && !ignored, "{name}: {verdict}");
+            }
+        }
+    }
+    let untold: Vec<_> =
+        WITHOUT_EFFECT.iter().filter(|name| !passed_over.iter().any(|told| told == *name)).collect();
+    assert!(untold.is_empty(), "passed over, and not in the table: {untold:?}");
 }
