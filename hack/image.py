@@ -2,6 +2,7 @@
 """Packs a folder into an image file without a container engine.
 
 usage: image.py ROOTFS OUT.tar NAME:TAG --version V --revision R --created EPOCH [--max-mib N] [--entrypoint PATH]
+                [--user UID:GID]
 
 The file is an OCI image layout and, at once, what `docker load` reads: `ctr images import`, `podman load`, `docker load`,
 `skopeo copy oci-archive:OUT.tar docker://…` all take it. The same folder gives the same bytes.
@@ -25,6 +26,7 @@ def arguments():
     p.add_argument("--created", type=int, required=True)
     p.add_argument("--arch", default=ARCH.get(platform.machine(), platform.machine()))
     p.add_argument("--entrypoint", default="/" + BINARY)
+    p.add_argument("--user", default="65532:65532")
     p.add_argument("--max-mib", type=float)
     return p.parse_args()
 
@@ -68,7 +70,7 @@ def main():
         "architecture": a.arch,
         "os": "linux",
         "config": {
-            "User": "65532:65532",
+            "User": a.user,
             "ExposedPorts": {"80/tcp": {}, "443/tcp": {}, "9090/tcp": {}},
             "Env": ["SSL_CERT_FILE=/etc/ssl/certs/ca-certificates.crt"],
             "Entrypoint": [a.entrypoint],

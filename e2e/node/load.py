@@ -19,7 +19,7 @@ def client(kept):
     global sent
     connection = None
     while not os.path.exists(stop):
-        reused = connection is not None
+        reused, begin = connection is not None, time.time()
         try:
             connection = connection or http.client.HTTPConnection(address, port, timeout=10)
             try:
@@ -32,7 +32,8 @@ def client(kept):
                 status, body, closes = ask(connection)
             outcome = None if status == 200 else f"status {status}"
         except Exception as error:
-            outcome, body, closes = repr(error), "", True
+            when = time.strftime("%H:%M:%S", time.gmtime(begin))
+            outcome, body, closes = f"{error!r}, asked at {when}, after {time.time() - begin:.1f} s", "", True
         with lock:
             sent += 1
             if outcome:

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Control plane, two nodes, CoreDNS and a client host; returns when all are ready.
+# Control plane, two nodes (NODES=1: one, which takes every Pod), CoreDNS and a client host; returns when all are ready.
 set -euo pipefail
 # shellcheck source=env.sh
 . "$(dirname "$0")/env.sh"
@@ -8,7 +8,8 @@ mkdir -p "$RUN"/{log,pid,data}
 if [ ! -e "/run/netns/$NETNS" ]; then
   ip netns add "$NETNS"
   ip -n "$NETNS" link set lo up
-  ip -n "$NETNS" link add br0 type bridge
+  # With an address of its own: else it would take another when a node comes or goes, and the others' neighbour tables would be wrong.
+  ip -n "$NETNS" link add br0 address 02:00:00:00:00:01 type bridge
   ip -n "$NETNS" addr add "$NET.1/24" dev br0
   ip -n "$NETNS" link set br0 up
   # Routing comes before the translation of Service addresses, so that there must be some route: it ends in the bridge.
@@ -34,10 +35,12 @@ start kube-controller-manager kube-controller-manager --kubeconfig "$RUN/kube-co
 start kube-scheduler kube-scheduler --kubeconfig "$RUN/kube-scheduler.kubeconfig" --bind-address 127.0.0.1 --leader-elect=false
 until_true 60 "the ServiceAccount default" ns kubectl get serviceaccount default
 "$here/node.sh" 1
-"$here/node.sh" 2
-# Node 1 is what control-plane nodes are: tainted.
-ns kubectl label node node1 node-role.kubernetes.io/control-plane= --overwrite >/dev/null
-ns kubectl taint node node1 node-role.kubernetes.io/control-plane=:NoSchedule --overwrite >/dev/null
+if [ "${NODES:-2}" = 2 ]; then
+  "$here/node.sh" 2
+  # Node 1 is what control-plane nodes are: tainted.
+  ns kubectl label node node1 node-role.kubernetes.io/control-plane= --overwrite >/dev/null
+  ns kubectl taint node node1 node-role.kubernetes.io/control-plane=:NoSchedule --overwrite >/dev/null
+fi
 
 client=$NETNS-client
 if [ ! -e "/run/netns/$client" ]; then

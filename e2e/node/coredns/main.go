@@ -1,4 +1,4 @@
-// A slim CoreDNS: only the plugins that a cluster's DNS needs, so no cloud SDKs are compiled.
+// A slim CoreDNS: only the plugins that a cluster's DNS and the tests need, so no cloud SDKs are compiled.
 package main
 
 import (
@@ -14,6 +14,7 @@ import (
 	_ "github.com/coredns/coredns/plugin/ready"
 	_ "github.com/coredns/coredns/plugin/reload"
 	_ "github.com/coredns/coredns/plugin/template"
+	_ "github.com/coredns/coredns/plugin/whoami" // the backend of the Gateway API suite's UDP tests
 )
 
 func main() { coremain.Run() }

@@ -1,4 +1,4 @@
-// backend answers with its Pod's name and what it was sent. It ends at once on SIGTERM. `backend get URL` is a client.
+// backend answers with its Pod's name and what it was sent, /stream without an end. It ends at once on SIGTERM. `backend get URL` is a client.
 package main
 
 import (
@@ -11,6 +11,7 @@ import (
 	"sort"
 	"strings"
 	"syscall"
+	"time"
 )
 
 func main() {
@@ -36,6 +37,13 @@ func main() {
 		sort.Strings(names)
 		for _, n := range names {
 			fmt.Fprintf(w, "%s: %s\n", strings.ToLower(n), strings.Join(r.Header[n], ", "))
+		}
+	})
+	http.HandleFunc("/stream", func(w http.ResponseWriter, r *http.Request) {
+		for i := 0; r.Context().Err() == nil; i++ {
+			fmt.Fprintf(w, "line %d\n", i)
+			w.(http.Flusher).Flush()
+			time.Sleep(200 * time.Millisecond)
 		}
 	})
 	end := make(chan os.Signal, 1)
