@@ -5,10 +5,10 @@ SHELL := /usr/bin/env bash
 .DEFAULT_GOAL := help
 ENV := . hack/env.sh;
 
-.PHONY: help deps build release demo test check fmt lint doc deny unit testbed e2e manifest image sbom dashboards loadtest bench e2e-node fuzz
+.PHONY: help deps build release demo test check fmt lint doc deny unit testbed e2e manifest image sbom dashboards loadtest bench e2e-node conformance fuzz
 
 help: ## this list
-	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' Makefile | while IFS=$$'\t' read -r name text; do printf '%-9s %s\n' "$$name" "$$text"; done
+	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' Makefile | while IFS=$$'\t' read -r name text; do printf '%-11s %s\n' "$$name" "$$text"; done
 
 deps: ## install what this machine lacks
 	@hack/deps.sh test
@@ -52,6 +52,9 @@ e2e: ## tests of the binary, with and without a cluster
 
 e2e-node: ## the image as a DaemonSet on two real nodes on this machine; needs root
 	@hack/e2e-node.sh
+
+conformance: ## the Gateway API's suite against the image on a real node on this machine; needs root
+	@hack/conformance.sh
 
 manifest: ## default/020-daemonset.yaml for a cluster without Orbit: IMAGE=NAME:TAG [OUT=FILE] [OPTIONS=--type=LoadBalancer]
 	@hack/render.sh $(IMAGE) $(OPTIONS) $(if $(OUT),--out=$(OUT))
