@@ -141,6 +141,7 @@ pub fn run(mut settings: Settings) -> Result<(), Failure> {
             source,
             watch_namespaces: settings.watch_namespaces.clone(),
             reporter_instance: host_name(),
+            leader_election: settings.leader_election,
         };
         tokio::spawn(async move {
             ingress_controller::run(controller, publisher, controller_metrics, sync).await;

@@ -39,6 +39,8 @@ pub struct Settings {
     pub translate: ingress_controller::translate::Settings,
     /// Namespaces watched; empty = all.
     pub watch_namespaces: Vec<String>,
+    /// Whether one Pod of all writes statuses and Certificates.
+    pub leader_election: bool,
     /// DNS servers; empty = the system's.
     pub dns_servers: Vec<SocketAddr>,
     /// Addresses never dialled; `None` = the default of the mode.
@@ -198,6 +200,18 @@ struct Args {
     /// Limit to these namespaces, separated by commas; empty = all
     #[arg(long, global = true, default_value = "")]
     watch_namespace: String,
+    /// Read Gateway API objects: only false, until the proxy honours all that a route can ask for
+    #[arg(long, global = true, default_value = "false", value_parser = PossibleValuesParser::new(["false"]))]
+    enable_gateway_api: String,
+    /// namespace/name of the Service whose addresses Gateways tell
+    #[arg(long, global = true, default_value = "tak-os-ingress/tak-os-ingress", value_parser = secret_name)]
+    publish_service: Name,
+    /// Addresses that Gateways tell instead: IP addresses and host names separated by commas
+    #[arg(long, global = true, default_value = "", value_parser = places)]
+    publish_address: Places,
+    /// One Pod of all writes statuses and Certificates: the one that holds the Lease tak-os-ingress-leader
+    #[arg(long, global = true, default_value = "true", num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set, value_parser = boolean())]
+    leader_election: bool,
     /// Proxy worker threads; 0 = the CPUs that the cgroup allows
     #[arg(long, global = true, default_value = "0", value_parser = threads)]
     threads: usize,
@@ -325,6 +339,10 @@ struct Threshold(Option<usize>);
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Name(Option<(String, String)>);
 
+/// `--publish-address`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Places(Vec<String>);
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Servers(Vec<SocketAddr>);
 
@@ -373,6 +391,18 @@ fn threads(s: &str) -> Result<usize, String> {
         .filter(|n| *n <= 1024)
         .map(usize::from)
         .ok_or_else(|| "accepted: a whole number, 0 to 1024".into())
+}
+
+fn places(s: &str) -> Result<Places, String> {
+    let all = s.split(',').map(str::trim).filter(|place| !place.is_empty()).map(|place| {
+        let host = matches!(place.parse(), Ok(ingress_core::HostPattern::Exact(_)));
+        if host || place.parse::<IpAddr>().is_ok() {
+            Ok(place.to_owned())
+        } else {
+            Err("accepted: IP addresses and host names, separated by commas".to_owned())
+        }
+    });
+    all.collect::<Result<_, _>>().map(Places)
 }
 
 fn digits<T: std::str::FromStr>(s: &str) -> Option<T> {
@@ -567,8 +597,13 @@ impl Args {
                 allow_external_name: self.allow_external_name_services,
                 backends_from_slices: !matches!(mode, Mode::Cluster { .. }),
                 default_tls_secret: self.default_tls_secret.0,
+                gateway_api: self.enable_gateway_api != "false",
+                publish_service: self.publish_service.0.unwrap_or_default(),
+                publish_addresses: self.publish_address.0,
+                ..Default::default()
             },
             mode,
+            leader_election: self.leader_election,
             watch_namespaces: self
                 .watch_namespace
                 .split(',')

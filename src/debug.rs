@@ -128,7 +128,7 @@ fn route(route: &Route) -> Value {
     json!({
         "path": route.path.to_string(),
         "object": route.source.to_string(),
-        "rule": route.rule.to_string(),
+        "rule": route.place().to_string(),
         "created": time(route.created),
         "backend": route.backend.service.to_string(),
     })

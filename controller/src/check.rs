@@ -298,6 +298,8 @@ fn source(name: &Name) -> ResourceRef {
         Name::Service(key) => (Kind::Service, &key.namespace, &key.name),
         Name::Slice(service, name) => (Kind::EndpointSlice, &service.namespace, name),
         Name::Secret(key) => (Kind::Secret, &key.namespace, &key.name),
+        Name::Namespace(name) => return ResourceRef::new(Kind::Namespace, "", Arc::clone(name)),
+        Name::GatewayApi(kind, key) => (*kind, &key.namespace, &key.name),
     };
     ResourceRef { kind, namespace: namespace.clone(), name: name.clone() }
 }

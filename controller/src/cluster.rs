@@ -4,6 +4,7 @@
 mod annotations;
 mod api;
 mod apply;
+pub mod gateway;
 mod locate;
 mod pool;
 mod yaml;
@@ -15,7 +16,11 @@ pub(crate) use api::AUTH_KEYS;
 pub(crate) use locate::{Spot, Step, Tree};
 pub(crate) use pool::Pool;
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use gateway::{
+    GatewayClassObject, GatewayObject, GrantObject, GrpcRouteObject, HttpRouteObject, NamespaceObject,
+};
+use ingress_core::Kind;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -162,6 +167,8 @@ pub struct ServiceObject {
     pub external_name: Option<Box<str>>,
     /// `spec.ports`
     pub ports: Box<[PortObject]>,
+    /// Where it is reached: its load balancer's addresses, else external ones, else its own.
+    pub addresses: Box<[Box<str>]>,
 }
 
 /// One port of a Service.
@@ -231,9 +238,21 @@ pub struct Cluster {
     pub slices: HashMap<Key, BTreeMap<Arc<str>, Arc<SliceObject>>>,
     /// The Secrets that anything can refer to.
     pub secrets: HashMap<Key, Arc<SecretObject>>,
+    /// Every Namespace, with its labels.
+    pub namespaces: HashMap<Arc<str>, Arc<NamespaceObject>>,
+    /// Every GatewayClass.
+    pub gateway_classes: HashMap<Key, Arc<GatewayClassObject>>,
+    /// Every Gateway, of whatever class.
+    pub gateways: HashMap<Key, Arc<GatewayObject>>,
+    /// Every HTTPRoute.
+    pub http_routes: HashMap<Key, Arc<HttpRouteObject>>,
+    /// Every GRPCRoute.
+    pub grpc_routes: HashMap<Key, Arc<GrpcRouteObject>>,
+    /// Every ReferenceGrant.
+    pub grants: HashMap<Key, Arc<GrantObject>>,
     /// The Service that each EndpointSlice belongs to.
     slice_owners: HashMap<Key, Key>,
-    namespaces: Pool<str>,
+    names: Pool<str>,
 }
 
 /// What changed since the last translation.
@@ -249,6 +268,16 @@ pub struct Dirty {
     pub services: HashSet<Key>,
     /// Secrets that came, changed or went.
     pub secrets: HashSet<Key>,
+    /// GatewayClasses, Gateways or ReferenceGrants came, changed or went.
+    pub gateways: bool,
+    /// HTTPRoutes and GRPCRoutes that came, changed or went.
+    pub routes: BTreeSet<(Kind, Key)>,
+    /// Namespaces that came, went or have other labels.
+    pub namespaces: HashSet<Arc<str>>,
+    /// Gateway API objects of which there is another version, if only for its status.
+    pub versions: BTreeSet<(Kind, Key)>,
+    /// Nothing that was handed out to be written counts: all that differs from what is there is to be written.
+    pub writes: bool,
 }
 
 impl Dirty {

@@ -224,6 +224,15 @@ fn api_kind(kind: Kind) -> (&'static str, &'static str) {
         Kind::EndpointSlice => ("discovery.k8s.io/v1", "EndpointSlice"),
         Kind::Secret => ("v1", "Secret"),
         Kind::Namespace => ("v1", "Namespace"),
+        Kind::ConfigMap => ("v1", "ConfigMap"),
+        Kind::GatewayClass => ("gateway.networking.k8s.io/v1", "GatewayClass"),
+        Kind::Gateway => ("gateway.networking.k8s.io/v1", "Gateway"),
+        Kind::ListenerSet => ("gateway.networking.k8s.io/v1", "ListenerSet"),
+        Kind::HttpRoute => ("gateway.networking.k8s.io/v1", "HTTPRoute"),
+        Kind::GrpcRoute => ("gateway.networking.k8s.io/v1", "GRPCRoute"),
+        Kind::TlsRoute => ("gateway.networking.k8s.io/v1", "TLSRoute"),
+        Kind::ReferenceGrant => ("gateway.networking.k8s.io/v1", "ReferenceGrant"),
+        Kind::BackendTlsPolicy => ("gateway.networking.k8s.io/v1", "BackendTLSPolicy"),
     }
 }
 

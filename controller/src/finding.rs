@@ -80,6 +80,22 @@ pub enum Reason {
     ForeignIngressClass,
     /// `check` only: an Ingress of a class that is not the one served.
     OtherClass,
+    /// A Gateway that is not served at all.
+    GatewayNotAccepted,
+    /// A listener, or a part of what it allows, that is not served.
+    ListenerNotAccepted,
+    /// A listener's certificate cannot be used; none of its routes is served.
+    ListenerCertificateInvalid,
+    /// No listener takes the route.
+    RouteNotAttached,
+    /// A match that cannot be honoured; it is left out.
+    UnsupportedMatch,
+    /// A filter that cannot be honoured; the rule, or its backend's share, answers 500.
+    UnsupportedFilter,
+    /// Another field of a rule that cannot be honoured; the message says what follows.
+    UnsupportedRouteField,
+    /// A reference to a backend that does not resolve or is not permitted; its share answers 500.
+    BackendRefInvalid,
     /// A file, or an object in it, that cannot be read.
     Unparsable,
     /// Files only: an object that stands in them before; the first one counts.

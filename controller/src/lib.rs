@@ -9,14 +9,17 @@ mod client;
 pub mod cluster;
 mod events;
 pub mod finding;
+mod leader;
 pub mod load;
 mod manifests;
 mod metrics;
 mod rebuild;
+mod status;
 mod sync;
 pub mod translate;
 mod update;
 mod watch;
+pub mod write;
 
 pub use client::{ClientError, client};
 pub use metrics::Metrics;
@@ -25,15 +28,17 @@ pub use sync::SyncStatus;
 use events::Events;
 use futures::FutureExt as _;
 use ingress_core::Publisher;
-use rebuild::{Awaited, Rebuild};
+use leader::Elector;
+use rebuild::{Awaited, Rebuild, Telling};
 use std::collections::HashSet;
 use std::panic::AssertUnwindSafe;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch as cell};
 use tokio::task::JoinSet;
 use translate::{Settings, Translator};
+use write::Writes;
 
 /// Updates on their way to the loop. Watches wait when it is full, so a flood takes no memory.
 const QUEUE: usize = 1024;
@@ -49,6 +54,8 @@ pub struct Config {
     pub watch_namespaces: Vec<String>,
     /// Who writes Events: the Pod's name, else the host's.
     pub reporter_instance: String,
+    /// Whether only one of all Pods writes statuses and Certificates.
+    pub leader_election: bool,
 }
 
 /// Where objects come from.
@@ -76,9 +83,18 @@ async fn run_once(config: &Config, publisher: &mut Publisher, metrics: &Metrics,
     let (sender, updates) = mpsc::channel(QUEUE);
     // dropped, and so stopped, with this attempt
     let mut tasks = JoinSet::new();
-    let (awaited, events) = match &config.source {
+    // held for as long as there is no election
+    let mut alone = None;
+    let (awaited, events, writes) = match &config.source {
         Source::Cluster(client) => {
-            let parts = watch::start(client, &config.watch_namespaces, &sender, metrics, &mut tasks);
+            let parts = watch::start(
+                client,
+                &config.watch_namespaces,
+                config.settings.gateway_api,
+                &sender,
+                metrics,
+                &mut tasks,
+            );
             let kinds = parts.iter().map(|part| part.kind).collect::<HashSet<_>>();
             for kind in &kinds {
                 metrics.synced(kind.as_str(), false);
@@ -88,7 +104,20 @@ async fn run_once(config: &Config, publisher: &mut Publisher, metrics: &Metrics,
             }
             let (events, writer) = Events::to_api(client.clone(), &config.reporter_instance, metrics.clone());
             tasks.spawn(writer.run());
-            (Awaited { parts, files: false }, events)
+            let (needed, is_needed) = cell::channel(false);
+            let role = if config.leader_election {
+                let (elector, role) =
+                    Elector::new(client.clone(), &config.reporter_instance, is_needed, metrics.clone());
+                tasks.spawn(elector.run());
+                role
+            } else {
+                let (sender, role) = Elector::none(metrics);
+                alone = Some(sender);
+                role
+            };
+            let (writes, writer) = Writes::to_api(client.clone(), role, needed, metrics.clone());
+            tasks.spawn(writer.run());
+            (Awaited { parts, files: false }, events, writes)
         }
         Source::Manifests(dir) => {
             metrics.synced("manifests", false);
@@ -97,12 +126,14 @@ async fn run_once(config: &Config, publisher: &mut Publisher, metrics: &Metrics,
             }
             let only = config.watch_namespaces.iter().map(|n| n.as_str().into()).collect();
             tasks.spawn(manifests::follow(dir.clone(), only, sender.clone(), metrics.clone()));
-            (Awaited { parts: HashSet::new(), files: true }, Events::none(metrics.clone()))
+            (Awaited { parts: HashSet::new(), files: true }, Events::none(metrics.clone()), Writes::none())
         }
     };
     drop(sender);
     let fresh = || Translator::new(config.settings.clone());
-    Rebuild::new(fresh, awaited, publisher, metrics.clone(), status.clone(), events).run(updates).await;
+    let telling = Telling { events, writes };
+    Rebuild::new(fresh, awaited, publisher, metrics.clone(), status.clone(), telling).run(updates).await;
+    drop(alone);
 }
 
 #[cfg(test)]

@@ -39,7 +39,12 @@ pub struct LoadError {
 pub fn from_files<'a>(files: &'a [Manifest], settings: &Settings, only: &[String]) -> Loaded<'a> {
     let check::Translated { told, translation, .. } = check::translate(files, settings.clone(), only);
     Loaded {
-        snapshot: Snapshot { generation: 1, routes: translation.routes, certs: translation.certs },
+        snapshot: Snapshot {
+            generation: 1,
+            routes: translation.routes,
+            certs: translation.certs,
+            listeners: translation.listeners,
+        },
         mistakes: Some(told),
         gaps: Vec::new(),
     }
@@ -69,7 +74,12 @@ pub async fn from_cluster(
     Update::Files(load.objects).apply(&mut cluster, &mut dirty);
     let translation = Translator::new(settings.clone()).translate(&cluster, &dirty);
     Ok(Loaded {
-        snapshot: Snapshot { generation: 1, routes: translation.routes, certs: translation.certs },
+        snapshot: Snapshot {
+            generation: 1,
+            routes: translation.routes,
+            certs: translation.certs,
+            listeners: translation.listeners,
+        },
         mistakes: None,
         gaps: load.gaps,
     })

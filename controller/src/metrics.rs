@@ -41,6 +41,36 @@ impl EventResult {
     }
 }
 
+/// What became of one write to the API.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WriteResult {
+    /// The API took it.
+    Written,
+    /// The object had moved on; what fits its new version is written instead.
+    Conflict,
+    /// The object is no more.
+    Gone,
+    /// RBAC does not allow it.
+    Forbidden,
+    /// The API takes it for invalid.
+    Invalid,
+    /// The API failed or did not answer; it is tried again.
+    Failed,
+}
+
+impl WriteResult {
+    const fn as_str(self) -> &'static str {
+        match self {
+            WriteResult::Written => "written",
+            WriteResult::Conflict => "conflict",
+            WriteResult::Gone => "gone",
+            WriteResult::Forbidden => "forbidden",
+            WriteResult::Invalid => "invalid",
+            WriteResult::Failed => "failed",
+        }
+    }
+}
+
 /// The control plane's metric families. Clones share them.
 #[derive(Clone, Debug)]
 pub struct Metrics {
@@ -54,6 +84,8 @@ pub struct Metrics {
     watch_restarts: IntCounterVec,
     not_after: IntGaugeVec,
     events: IntCounterVec,
+    writes: IntCounterVec,
+    leader: IntGauge,
     /// The label values that `not_after` holds now.
     certificates: Arc<Mutex<BTreeSet<String>>>,
 }
@@ -107,6 +139,15 @@ impl Metrics {
                 &["secret"],
             )?,
             events: counters("events_total", "Kubernetes Events by what became of them.", &["result"])?,
+            writes: counters(
+                "status_writes_total",
+                "Writes of statuses and Certificates to the API, by kind of object and what became of them.",
+                &["kind", "result"],
+            )?,
+            leader: IntGauge::new(
+                name("leader"),
+                "1 while this Pod writes statuses and Certificates: it leads, or there is no election.",
+            )?,
             certificates: Arc::default(),
         };
         registry.register(Box::new(metrics.routes.clone()))?;
@@ -119,6 +160,8 @@ impl Metrics {
         registry.register(Box::new(metrics.watch_restarts.clone()))?;
         registry.register(Box::new(metrics.not_after.clone()))?;
         registry.register(Box::new(metrics.events.clone()))?;
+        registry.register(Box::new(metrics.writes.clone()))?;
+        registry.register(Box::new(metrics.leader.clone()))?;
         Ok(metrics)
     }
 
@@ -175,6 +218,16 @@ impl Metrics {
             let _ = self.not_after.remove_label_values(&[gone.as_str()]);
         }
         *known = present;
+    }
+
+    /// What became of a write to an object of this kind.
+    pub fn wrote(&self, kind: &str, result: WriteResult) {
+        self.writes.with_label_values(&[kind, result.as_str()]).inc();
+    }
+
+    /// Whether this Pod writes.
+    pub fn leader(&self, yes: bool) {
+        self.leader.set(i64::from(yes));
     }
 
     /// What became of an Event.

@@ -10,6 +10,7 @@ use crate::sync::SyncStatus;
 use crate::translate::{Translation, Translator};
 use crate::update::Update;
 use crate::watch::Part;
+use crate::write::Writes;
 use ingress_core::{CertStore, Kind, Publisher, ResourceRef};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -47,6 +48,14 @@ impl Awaited {
     }
 }
 
+/// Where the results go that are not for the data plane.
+pub(crate) struct Telling {
+    /// What is wrong with objects.
+    pub events: Events,
+    /// Statuses, and objects that are ours.
+    pub writes: Writes,
+}
+
 /// The loop's state. `fresh` makes a translator that remembers nothing.
 pub(crate) struct Rebuild<'a, T, F> {
     fresh: F,
@@ -57,7 +66,7 @@ pub(crate) struct Rebuild<'a, T, F> {
     publisher: &'a mut Publisher,
     metrics: Metrics,
     status: Arc<SyncStatus>,
-    events: Events,
+    telling: Telling,
     mistakes: Mistakes,
     /// Whether anything was published by this loop.
     published: bool,
@@ -72,7 +81,7 @@ impl<'a, T: Translate, F: FnMut() -> T> Rebuild<'a, T, F> {
         publisher: &'a mut Publisher,
         metrics: Metrics,
         status: Arc<SyncStatus>,
-        events: Events,
+        telling: Telling,
     ) -> Self {
         let translator = fresh();
         Self {
@@ -84,7 +93,7 @@ impl<'a, T: Translate, F: FnMut() -> T> Rebuild<'a, T, F> {
             publisher,
             metrics,
             status,
-            events,
+            telling,
             mistakes: Mistakes::default(),
             published: false,
             certs: None,
@@ -95,8 +104,16 @@ impl<'a, T: Translate, F: FnMut() -> T> Rebuild<'a, T, F> {
     /// a burst the next pass waits for what the last one's duration says.
     pub(crate) async fn run(mut self, mut updates: mpsc::Receiver<Update>) {
         let mut due = Instant::now();
-        while let Some(update) = updates.recv().await {
-            self.take(update);
+        let mut succession = self.telling.writes.succession();
+        loop {
+            tokio::select! {
+                update = updates.recv() => match update {
+                    Some(update) => self.take(update),
+                    None => return,
+                },
+                // what it was given before it came to write is forgotten
+                () = succession.comes() => self.dirty.writes = true,
+            }
             loop {
                 tokio::select! {
                     biased;
@@ -153,17 +170,22 @@ impl<'a, T: Translate, F: FnMut() -> T> Rebuild<'a, T, F> {
                 self.metrics.certificates(&translation.certs);
                 self.certs = Some(translation.certs.clone());
             }
-            let generation = self.publisher.publish(translation.routes, translation.certs);
+            let generation =
+                self.publisher.publish_all(translation.routes, translation.certs, translation.listeners);
             self.metrics.published(generation);
             self.published = true;
             self.status.snapshot_out();
             tracing::debug!(generation, ?took, "published");
         }
         self.metrics.serving(Kind::Ingress, translation.route_count);
+        let [http, grpc] = translation.gateway_route_counts;
+        self.metrics.serving(Kind::HttpRoute, http);
+        self.metrics.serving(Kind::GrpcRoute, grpc);
         for outcome in translation.outcomes {
-            self.mistakes.tell(outcome, &self.events);
+            self.mistakes.tell(outcome, &self.telling.events);
         }
         self.mistakes.count(&self.metrics);
+        self.telling.writes.put(translation.writes);
         took
     }
 
@@ -249,10 +271,16 @@ impl Mistakes {
     fn forget_gone(&mut self, cluster: &Cluster, dirty: &Dirty) {
         let before = self.standing.len();
         self.standing.retain(|source, _| {
-            source.kind != Kind::Ingress || {
-                let key =
-                    crate::cluster::Key { namespace: source.namespace.clone(), name: source.name.clone() };
-                (!dirty.everything && !dirty.ingresses.contains(&key)) || cluster.ingresses.contains_key(&key)
+            let key = crate::cluster::Key { namespace: source.namespace.clone(), name: source.name.clone() };
+            match source.kind {
+                Kind::Ingress => {
+                    (!dirty.everything && !dirty.ingresses.contains(&key))
+                        || cluster.ingresses.contains_key(&key)
+                }
+                Kind::Gateway => cluster.gateways.contains_key(&key),
+                Kind::HttpRoute => cluster.http_routes.contains_key(&key),
+                Kind::GrpcRoute => cluster.grpc_routes.contains_key(&key),
+                _ => true,
             }
         });
         self.moved |= self.standing.len() != before;

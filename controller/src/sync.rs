@@ -1,24 +1,35 @@
 //! How far the start has come: for `/readyz`.
 
 use ingress_core::Kind;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-const KINDS: [Kind; 6] =
-    [Kind::Ingress, Kind::IngressClass, Kind::Service, Kind::EndpointSlice, Kind::Secret, Kind::Namespace];
-const FILES: u8 = 1 << 6;
-const START: u8 = 1 << 7;
+const KINDS: [Kind; 11] = [
+    Kind::Ingress,
+    Kind::IngressClass,
+    Kind::Service,
+    Kind::EndpointSlice,
+    Kind::Secret,
+    Kind::Namespace,
+    Kind::GatewayClass,
+    Kind::Gateway,
+    Kind::ReferenceGrant,
+    Kind::HttpRoute,
+    Kind::GrpcRoute,
+];
+const FILES: u32 = 1 << 30;
+const START: u32 = 1 << 31;
 
 /// Which first lists are still to come, and whether a snapshot was published. Never goes back:
 /// a watch that breaks later leaves the last good configuration in place.
 #[derive(Debug)]
 pub struct SyncStatus {
-    pending: AtomicU8,
+    pending: AtomicU32,
     published: AtomicBool,
 }
 
 impl Default for SyncStatus {
     fn default() -> Self {
-        Self { pending: AtomicU8::new(START), published: AtomicBool::new(false) }
+        Self { pending: AtomicU32::new(START), published: AtomicBool::new(false) }
     }
 }
 
@@ -58,15 +69,9 @@ impl SyncStatus {
     }
 }
 
-const fn bit(kind: Kind) -> u8 {
-    1 << match kind {
-        Kind::Ingress => 0,
-        Kind::IngressClass => 1,
-        Kind::Service => 2,
-        Kind::EndpointSlice => 3,
-        Kind::Secret => 4,
-        Kind::Namespace => 5,
-    }
+/// 0 for a kind that is never waited for.
+fn bit(kind: Kind) -> u32 {
+    KINDS.iter().position(|known| *known == kind).map_or(0, |at| 1 << at)
 }
 
 #[cfg(test)]

@@ -38,6 +38,7 @@ async fn a_folder_of_manifests_becomes_a_snapshot_and_follows_its_changes() {
         source: Source::Manifests(dir.clone()),
         watch_namespaces: Vec::new(),
         reporter_instance: "test".into(),
+        leader_election: true,
     };
     let task = tokio::spawn(run(config, publisher, metrics, status.clone()));
     let generation = async |least| {

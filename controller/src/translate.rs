@@ -4,25 +4,38 @@
 //! those that depend on the same Service or Secret, and their hosts. Whatever order changes come in,
 //! the result is the one of a translation from nothing.
 
+mod attach;
 mod auth;
 mod backend;
 mod class;
+mod filter;
+mod gateway;
+mod gateway_api;
+mod grant;
 mod host;
 mod index;
 mod ingress;
 mod keys;
+mod listeners;
 mod path;
+mod route;
 mod secret;
 mod tls;
 
 use crate::cluster::{Cluster, Dirty, IngressObject, Key};
 use crate::finding::{Finding, Findings, Outcome};
+use crate::write::Write;
 use class::Class;
+pub use gateway::CONTROLLER as GATEWAY_CONTROLLER;
+use gateway_api::{GatewayApi, Pass, Served, add_lost};
 use host::Claims;
 use index::Index;
 use ingress::{Declared, Shared};
+use ingress_core::listener::Listeners;
 use ingress_core::{CertStore, HostPattern, Kind, ResourceRef, RouteTable};
+use listeners::Ingresses;
 use std::collections::{BTreeSet, HashMap, HashSet};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 /// What translation needs to know of the flags.
@@ -40,6 +53,16 @@ pub struct Settings {
     pub backends_from_slices: bool,
     /// `namespace/name` of the certificate that replaces the self-signed fallback
     pub default_tls_secret: Option<(String, String)>,
+    /// Whether Gateway API objects mean anything.
+    pub gateway_api: bool,
+    /// Ports that Gateway listeners may have.
+    pub gateway_listener_ports: Vec<u16>,
+    /// Addresses of this host that Gateways get one each, in turn; empty: they share all.
+    pub gateway_addresses: Vec<IpAddr>,
+    /// `namespace/name` of the Service whose addresses Gateways tell.
+    pub publish_service: (String, String),
+    /// Addresses that Gateways tell instead.
+    pub publish_addresses: Vec<String>,
 }
 
 impl Default for Settings {
@@ -51,6 +74,11 @@ impl Default for Settings {
             allow_external_name: false,
             backends_from_slices: false,
             default_tls_secret: None,
+            gateway_api: true,
+            gateway_listener_ports: vec![80, 443],
+            gateway_addresses: Vec::new(),
+            publish_service: ("tak-os-ingress".into(), "tak-os-ingress".into()),
+            publish_addresses: Vec::new(),
         }
     }
 }
@@ -61,13 +89,19 @@ pub struct Translation {
     pub routes: Arc<RouteTable>,
     /// Every certificate, by declared host.
     pub certs: Arc<CertStore>,
-    /// Whether routes or certs differ from the previous pass (or this is the first).
+    /// What each port with a Gateway listener serves.
+    pub listeners: Arc<Listeners>,
+    /// Whether routes, certs or listeners differ from the previous pass (or this is the first).
     pub changed: bool,
     /// Objects whose findings changed in this pass; an empty list of findings means: all is well now.
     /// Objects that are gone have none.
     pub outcomes: Vec<Outcome>,
     /// Objects that serve now, by kind (for the `routes{kind}` metric): ingress routes.
     pub route_count: usize,
+    /// Routes of HTTPRoutes and of GRPCRoutes that serve now.
+    pub gateway_route_counts: [usize; 2],
+    /// What is to be written to the API, an object at most once.
+    pub writes: Vec<Write>,
 }
 
 /// Keeps what each object was translated to, so that only what changed is translated again.
@@ -91,6 +125,7 @@ pub struct Translator {
     certs: Arc<CertStore>,
     /// What was last told of the default certificate's Secret.
     default_told: Box<[Finding]>,
+    gateway_api: GatewayApi,
 }
 
 /// An Ingress that is served, as far as it can be.
@@ -137,6 +172,7 @@ impl Translator {
             route_count: 0,
             certs: Arc::default(),
             default_told: Box::default(),
+            gateway_api: GatewayApi::default(),
         }
     }
 
@@ -153,13 +189,27 @@ impl Translator {
         for key in self.work(cluster, dirty, everything) {
             self.renew(cluster, key, now, &mut touched);
         }
-        for host in std::mem::take(&mut touched.hosts) {
-            self.settle_host(&host, now, &mut touched);
+        let hosts = std::mem::take(&mut touched.hosts);
+        for host in &hosts {
+            self.settle_host(host, now, &mut touched);
         }
         for host in std::mem::take(&mut touched.tls_hosts) {
             self.settle_tls_host(&host, &mut touched);
         }
         self.settle_default(cluster, dirty, everything, now, &mut touched);
+        let mut pass = Pass {
+            cluster,
+            dirty,
+            everything,
+            settings: &self.settings,
+            now,
+            ingresses: Ingresses { routes: &self.routes, certs: &self.certs },
+            hosts: &hosts,
+            touched: &mut touched.ingresses,
+            outcomes: &mut touched.outcomes,
+        };
+        let Served { listeners, moved, writes } = self.gateway_api.translate(&mut pass, &mut self.shared);
+        touched.changed |= moved;
         for key in std::mem::take(&mut touched.ingresses) {
             self.tell(cluster, &key, &mut touched);
         }
@@ -169,6 +219,9 @@ impl Translator {
             changed: touched.changed,
             outcomes: touched.outcomes,
             route_count: self.route_count,
+            listeners,
+            gateway_route_counts: self.gateway_api.counts(),
+            writes,
         }
     }
 
@@ -300,6 +353,9 @@ impl Translator {
         let lost = declared.hosts.iter().flat_map(|h| self.hosts.lost(&h.host, key));
         let tls_lost = declared.tls_hosts().flat_map(|host| self.tls_hosts.lost(host, key));
         lost.chain(tls_lost).cloned().for_each(|finding| findings.push(finding));
+        let source = reference(object);
+        let hosts: Vec<_> = declared.hosts.iter().map(|h| &h.host).collect();
+        add_lost(&mut findings, &self.gateway_api.lost(&source, &hosts));
         let findings = findings.finish();
         if known.told != findings {
             known.told.clone_from(&findings);
@@ -308,13 +364,17 @@ impl Translator {
     }
 }
 
+fn reference(object: &IngressObject) -> ResourceRef {
+    ResourceRef {
+        kind: Kind::Ingress,
+        namespace: object.key.namespace.clone(),
+        name: object.key.name.clone(),
+    }
+}
+
 fn outcome(object: &IngressObject, findings: Box<[Finding]>) -> Outcome {
     Outcome {
-        source: ResourceRef {
-            kind: Kind::Ingress,
-            namespace: object.key.namespace.clone(),
-            name: object.key.name.clone(),
-        },
+        source: reference(object),
         uid: object.uid.clone(),
         resource_version: object.resource_version.clone(),
         findings,

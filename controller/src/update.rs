@@ -1,5 +1,6 @@
 //! News from a source, on its way to the loop that owns the `Cluster`.
 
+use crate::cluster::gateway::{GatewayApi, NamespaceObject, Spec, Wire};
 use crate::cluster::{
     ClassObject, Cluster, Dirty, IngressObject, Key, Parsed, SecretObject, ServiceObject, SliceObject,
 };
@@ -24,6 +25,8 @@ pub(crate) enum Object {
     /// The Service it belongs to, and the slice
     Slice(Key, SliceObject),
     Secret(SecretObject),
+    Namespace(NamespaceObject),
+    GatewayApi(Box<GatewayApi>),
 }
 
 /// What an object is known by.
@@ -35,6 +38,8 @@ pub(crate) enum Name {
     /// The Service it belongs to, and its own name
     Slice(Key, Arc<str>),
     Secret(Key),
+    Namespace(Arc<str>),
+    GatewayApi(Kind, Key),
 }
 
 /// One piece of news.
@@ -59,6 +64,9 @@ impl Name {
             Name::Ingress(key) | Name::Service(key) | Name::Slice(key, _) | Name::Secret(key) => {
                 Some(&key.namespace)
             }
+            Name::GatewayApi(kind, key) => (*kind != Kind::GatewayClass).then_some(&key.namespace),
+            // its labels decide for what is in it
+            Name::Namespace(name) => Some(name),
             Name::Class(_) => None,
         }
     }
@@ -72,6 +80,8 @@ impl Object {
             Object::Service(o) => Name::Service(o.key.clone()),
             Object::Slice(service, o) => Name::Slice(service.clone(), o.name.clone()),
             Object::Secret(o) => Name::Secret(o.key.clone()),
+            Object::Namespace(o) => Name::Namespace(o.name.clone()),
+            Object::GatewayApi(o) => Name::GatewayApi(o.kind(), o.meta().key.clone()),
         }
     }
 
@@ -83,6 +93,8 @@ impl Object {
             Parsed::Service(o) => Some(Object::Service(o)),
             Parsed::Slice(service, o) => Some(Object::Slice(service, o)),
             Parsed::Secret(o) => Some(Object::Secret(o)),
+            Parsed::Namespace(o) => Some(Object::Namespace(o)),
+            Parsed::GatewayApi(o) => Some(Object::GatewayApi(o)),
             Parsed::Other => None,
         }
     }
@@ -101,9 +113,15 @@ impl Update {
             Update::Refused(_) => {}
             Update::Files(objects) => {
                 let mut objects = Sorted::from(objects);
-                for kind in
-                    [Kind::Ingress, Kind::IngressClass, Kind::Service, Kind::EndpointSlice, Kind::Secret]
-                {
+                let kinds = [
+                    Kind::Ingress,
+                    Kind::IngressClass,
+                    Kind::Service,
+                    Kind::EndpointSlice,
+                    Kind::Secret,
+                    Kind::Namespace,
+                ];
+                for kind in kinds.into_iter().chain(GatewayApi::KINDS) {
                     objects.replace(kind, cluster, dirty);
                 }
             }
@@ -118,6 +136,8 @@ fn apply(object: Object, cluster: &mut Cluster, dirty: &mut Dirty) {
         Object::Service(o) => cluster.apply_service(o, dirty),
         Object::Slice(service, o) => cluster.apply_slice(service, o, dirty),
         Object::Secret(o) => cluster.apply_secret(o, dirty),
+        Object::Namespace(o) => cluster.apply_namespace(o, dirty),
+        Object::GatewayApi(o) => cluster.apply_gateway_api(*o, dirty),
     }
 }
 
@@ -128,6 +148,8 @@ fn remove(name: &Name, cluster: &mut Cluster, dirty: &mut Dirty) {
         Name::Service(key) => cluster.remove_service(key, dirty),
         Name::Slice(service, name) => cluster.remove_slice(service, name, dirty),
         Name::Secret(key) => cluster.remove_secret(key, dirty),
+        Name::Namespace(name) => cluster.remove_namespace(name, dirty),
+        Name::GatewayApi(kind, key) => cluster.remove_gateway_api(*kind, key, dirty),
     }
 }
 
@@ -157,7 +179,10 @@ fn replace_within(
                 slices.keys().map(|name| Name::Slice(service.clone(), name.clone()))
             })
             .collect(),
-        Kind::IngressClass | Kind::Namespace => Vec::new(),
+        kind if GatewayApi::KINDS.contains(&kind) => {
+            cluster.gateway_api_keys(kind).filter(of).map(|key| Name::GatewayApi(kind, key.clone())).collect()
+        }
+        _ => Vec::new(),
     };
     for name in known.iter().filter(|name| !listed.contains(name)) {
         remove(name, cluster, dirty);
@@ -175,6 +200,8 @@ struct Sorted {
     services: Vec<ServiceObject>,
     slices: Vec<(Key, SliceObject)>,
     secrets: Vec<SecretObject>,
+    namespaces: Vec<NamespaceObject>,
+    gateway_api: Vec<GatewayApi>,
 }
 
 impl From<Vec<Object>> for Sorted {
@@ -187,6 +214,8 @@ impl From<Vec<Object>> for Sorted {
                 Object::Service(o) => sorted.services.push(o),
                 Object::Slice(service, o) => sorted.slices.push((service, o)),
                 Object::Secret(o) => sorted.secrets.push(o),
+                Object::Namespace(o) => sorted.namespaces.push(o),
+                Object::GatewayApi(o) => sorted.gateway_api.push(*o),
             }
         }
         sorted
@@ -202,7 +231,11 @@ impl Sorted {
             Kind::Service => cluster.replace_services(take(&mut self.services), dirty),
             Kind::EndpointSlice => cluster.replace_slices(take(&mut self.slices), dirty),
             Kind::Secret => cluster.replace_secrets(take(&mut self.secrets), dirty),
-            Kind::Namespace => {}
+            Kind::Namespace => cluster.replace_namespaces(take(&mut self.namespaces), dirty),
+            kind => {
+                let objects = self.gateway_api.extract_if(.., |object| object.kind() == kind).collect();
+                cluster.replace_gateway_api(kind, objects, dirty);
+            }
         }
     }
 }
@@ -290,16 +323,27 @@ impl Watched for Secret {
     }
 }
 
-/// Only that they can be listed: nothing reads them yet.
 impl Watched for PartialObjectMeta<Namespace> {
     const KIND: Kind = Kind::Namespace;
 
     fn reduce(self) -> Result<Object, Option<Name>> {
-        Err(None)
+        Ok(Object::Namespace(self.into()))
     }
 
-    fn name_of(_: Key) -> Option<Name> {
-        None
+    fn name_of(key: Key) -> Option<Name> {
+        Some(Name::Namespace(key.name))
+    }
+}
+
+impl<S: Spec> Watched for Wire<S> {
+    const KIND: Kind = S::OURS;
+
+    fn reduce(self) -> Result<Object, Option<Name>> {
+        Ok(Object::GatewayApi(Box::new(S::keep(self.into()))))
+    }
+
+    fn name_of(key: Key) -> Option<Name> {
+        Some(Name::GatewayApi(S::OURS, key))
     }
 }
 
@@ -311,6 +355,9 @@ impl fmt::Display for Name {
             Name::Service(key) => write!(f, "service/{}/{}", key.namespace, key.name),
             Name::Slice(service, name) => write!(f, "endpointslice/{}/{name}", service.namespace),
             Name::Secret(key) => write!(f, "secret/{}/{}", key.namespace, key.name),
+            Name::Namespace(name) => write!(f, "namespace/{name}"),
+            Name::GatewayApi(Kind::GatewayClass, key) => write!(f, "gatewayclass/{}", key.name),
+            Name::GatewayApi(kind, key) => write!(f, "{kind}/{}/{}", key.namespace, key.name),
         }
     }
 }

@@ -5,6 +5,7 @@
 //! are reduced as they arrive; nothing here keeps one as the API sent it.
 
 use crate::cluster::Key;
+use crate::cluster::gateway::{GatewayClassSpec, GatewaySpec, GrantSpec, GrpcRouteSpec, HttpRouteSpec, Wire};
 use crate::metrics::Metrics;
 use crate::update::{Name, Object, Update, Watched};
 use futures::{FutureExt as _, Stream, StreamExt as _};
@@ -36,6 +37,8 @@ const FIRST_RETRY: Duration = Duration::from_millis(200);
 const LAST_RETRY: Duration = Duration::from_secs(5);
 /// RBAC is not mended within seconds.
 const REFUSED_RETRY: Duration = Duration::from_secs(10);
+/// How soon kinds that are installed later are found.
+const ABSENT_RETRY: Duration = Duration::from_secs(5);
 /// Errors further apart than this are two interruptions.
 const APART: Duration = Duration::from_secs(60);
 
@@ -52,6 +55,7 @@ pub(crate) struct Part {
 pub(crate) fn start(
     client: &kube::Client,
     namespaces: &[String],
+    gateway_api: bool,
     updates: &mpsc::Sender<Update>,
     metrics: &Metrics,
     tasks: &mut JoinSet<()>,
@@ -66,6 +70,13 @@ pub(crate) fn start(
     begin.cluster::<IngressClass>(config(), !all);
     if all {
         begin.cluster::<PartialObjectMeta<Namespace>>(config(), true);
+    }
+    if gateway_api {
+        begin.cluster::<Wire<GatewayClassSpec>>(config(), true);
+        begin.namespaced::<Wire<GatewaySpec>>(config(), true);
+        begin.namespaced::<Wire<GrantSpec>>(config(), true);
+        begin.namespaced::<Wire<HttpRouteSpec>>(config(), true);
+        begin.namespaced::<Wire<GrpcRouteSpec>>(config(), true);
     }
     begin.parts
 }
@@ -288,6 +299,19 @@ impl Watch {
             let update = self.optional.then(|| Update::Refused(self.part.clone()));
             return (update, jitter(REFUSED_RETRY));
         }
+        if let Some(status) = status(error)
+            && status.code == 404
+            && self.optional
+        {
+            if std::mem::replace(&mut trouble.absent, true) {
+                return (None, jitter(ABSENT_RETRY));
+            }
+            let plural = K::plural(&());
+            tracing::info!(kind = %self.part.kind, "{plural} are not installed: going on without, until they are");
+            // where they were taken away, so are all of them
+            let update = Update::List { part: self.part.clone(), objects: Vec::new() };
+            return (Some(update), jitter(ABSENT_RETRY));
+        }
         let (first, pause) = trouble.next();
         if first {
             self.metrics.interrupted(self.part.kind);
@@ -379,6 +403,7 @@ pub(crate) struct Trouble {
     last: Option<Instant>,
     attempts: u32,
     refused: bool,
+    absent: bool,
 }
 
 impl Trouble {
@@ -395,7 +420,7 @@ impl Trouble {
 
     /// The server answers.
     fn over(&mut self, part: &Part) {
-        if self.last.is_some() || self.refused {
+        if self.last.is_some() || self.refused || self.absent {
             tracing::info!(kind = %part.kind, namespace = part.namespace.as_deref(), "watch goes on");
             *self = Self::default();
         }

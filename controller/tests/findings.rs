@@ -27,6 +27,7 @@ fn document() -> String {
         ('4', "TLS"),
         ('5', "Classes"),
         ('6', "Authentication"),
+        ('7', "Gateway API"),
         ('9', "Files"),
     ];
     for (digit, part) in parts {

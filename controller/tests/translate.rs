@@ -99,6 +99,8 @@ fn replace(cluster: &mut Cluster, text: &str, dirty: &mut Dirty) {
             Parsed::Service(o) => services.push(o),
             Parsed::Slice(service, o) => slices.push((service, o)),
             Parsed::Secret(o) => secrets.push(o),
+            Parsed::Namespace(object) => cluster.apply_namespace(object, dirty),
+            Parsed::GatewayApi(object) => cluster.apply_gateway_api(*object, dirty),
             Parsed::Other => panic!("a kind that is not read"),
         }
     }
@@ -245,7 +247,7 @@ fn line(route: &Route) -> String {
     }
     if let Some(cors) = &route.policy.cors {
         match &cors.origins {
-            Origins::Any => line.push_str(" cors=*"),
+            Origins::Any | Origins::AnyWithCredentials => line.push_str(" cors=*"),
             Origins::Listed { origins, credentials } => {
                 let all: Vec<_> = origins.iter().map(ToString::to_string).collect();
                 write!(line, " cors={}{}", all.join(","), if *credentials { "+credentials" } else { "" })

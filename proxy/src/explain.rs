@@ -146,7 +146,9 @@ pub fn explain(snapshot: &Snapshot, question: &Question, around: &Surroundings<'
     };
     request.facts.push(("host", text(asked.host)));
     request.facts.push(("path", text(&routing)));
-    let Explanation { host: deciding, outcome, lost } = snapshot.routes.explain(asked.host, &routing);
+    let query = path.split_once('?').map(|(_, query)| query);
+    let head = select::head(method, &question.headers, query);
+    let Explanation { host: deciding, outcome, lost } = snapshot.routes.explain(asked.host, &routing, &head);
     let deciding = deciding.map(|pattern| pattern.to_string());
     let all = lost.len();
     let lost: Vec<_> = lost.iter().take(MAX_LOST).map(|c| loser(c, outcome.ok().map(|r| &**r))).collect();
@@ -281,20 +283,27 @@ fn why_rejected(rejection: Rejection) -> &'static str {
         Rejection::Unavailable(Unavailable::NoPort) => "the Service has no such port",
         Rejection::Unavailable(Unavailable::NoEndpoints) => "the Service has no endpoint",
         Rejection::Unavailable(Unavailable::ExternalName) => "ExternalName Services are not allowed",
+        Rejection::Unavailable(Unavailable::Broken) => {
+            "a reference of the rule does not resolve or is not permitted, or it names no backend"
+        }
         other => other.label(),
     }
 }
 
 fn winner(route: &Route) -> Section {
-    let Route { source, rule, host, path, created, .. } = route;
+    let Route { source, host, path, conditions, created, .. } = route;
+    let rule = route.place();
+    let asks = conditions.as_ref().map(ToString::to_string);
+    let and = asks.as_ref().map_or(String::new(), |asks| format!(", {asks}"));
     Section::new(
         "route",
-        format!("{source} {rule}: host {host}, {path}"),
+        format!("{source} {rule}: host {host}, {path}{and}"),
         vec![
             ("object", text(source)),
-            ("rule", text(rule)),
+            ("rule", text(&rule)),
             ("host", text(host)),
             ("path", text(path)),
+            ("conditions", asks.map_or(Fact::Nothing, Fact::Text)),
             ("created", if *created == 0 { Fact::Nothing } else { text(rfc3339(*created)) }),
         ],
     )
@@ -302,8 +311,20 @@ fn winner(route: &Route) -> Section {
 
 fn loser(candidate: &Candidate<'_>, winner: Option<&Route>) -> Section {
     let (word, why) = match candidate.lost {
-        Lost::To(Rule::ExactFirst) => ("exact_first", "an Exact path comes before a Prefix"),
+        Lost::To(Rule::ExactFirst) => {
+            ("exact_first", "an Exact path comes before a Regex, and that before a Prefix")
+        }
         Lost::To(Rule::LongerPath) => ("longer_path", "the longer path comes first"),
+        Lost::To(Rule::Method) => {
+            ("method", "of two rules with one path one that asks for a method comes first")
+        }
+        Lost::To(Rule::MoreHeaders) => (
+            "more_headers",
+            "of two rules with one path the one that asks for more header fields comes first",
+        ),
+        Lost::To(Rule::MoreQuery) => {
+            ("more_query", "of two rules with one path the one that asks for more of the query comes first")
+        }
         Lost::To(Rule::OlderObject) => {
             ("older_object", "of two rules with one path the older object's counts")
         }
@@ -313,6 +334,7 @@ fn loser(candidate: &Candidate<'_>, winner: Option<&Route>) -> Section {
         Lost::To(Rule::EarlierRule) => ("earlier_rule", "of two rules of one object the earlier one counts"),
         Lost::Host => ("more_specific_host", "a more specific host is declared, and that alone decides"),
         Lost::Path => ("path", "the path is not one that it takes"),
+        Lost::Conditions => ("conditions", "it takes the path, and asks for more that the request has not"),
     };
     let mut section = self::winner(candidate.route);
     let to = winner.filter(|_| matches!(candidate.lost, Lost::To(_)));
@@ -321,7 +343,9 @@ fn loser(candidate: &Candidate<'_>, winner: Option<&Route>) -> Section {
     section.summary.push_str(why);
     section.facts.push(("lost_by", text(word)));
     section.facts.push(("why", text(why)));
-    section.facts.push(("lost_to", to.map_or(Fact::Nothing, |r| text(format!("{} {}", r.source, r.rule)))));
+    section
+        .facts
+        .push(("lost_to", to.map_or(Fact::Nothing, |r| text(format!("{} {}", r.source, r.place())))));
     section
 }
 
@@ -371,9 +395,11 @@ fn treatment(route: &Route, question: &Question, config: &Config) -> Vec<Section
     // no rest patterns: whatever is added must be told
     let Route {
         path: _,
+        conditions: _,
         policy,
         https_redirect,
         backend: _,
+        actions: _,
         source: _,
         host: _,
         rule: _,
@@ -422,6 +448,7 @@ fn cors(cors: Option<&Cors>) -> Section {
     };
     let who = match origins {
         Origins::Any => "any origin, without credentials".to_owned(),
+        Origins::AnyWithCredentials => "any origin, with credentials".to_owned(),
         Origins::Listed { origins, credentials } => {
             let credentials = if *credentials { "with" } else { "without" };
             format!("{} listed origins, {credentials} credentials", origins.len())
@@ -481,7 +508,7 @@ fn number(n: u64) -> Fact {
 }
 
 fn backend(backend: &Backend, around: &Surroundings<'_>) -> Section {
-    let Backend { service, address, protocol, tls_name, verify, keepalive } = backend;
+    let Backend { service, address, protocol, tls_name, verify, keepalive, tls: _ } = backend;
     let protocol = match protocol {
         BackendProtocol::Http => "http",
         BackendProtocol::Https => "https",

@@ -319,11 +319,14 @@ pub(crate) mod tests {
                 tls_name: "s.ns.svc".into(),
                 verify: true,
                 keepalive: true,
+                tls: None,
             }),
             source: Arc::new(ResourceRef::new(Kind::Ingress, "ns", name)),
             host: "h.example".into(),
             rule: RuleIndex { rule: 0, path: 0 },
             created: 0,
+            conditions: None,
+            actions: None,
             state: Slot::new(),
         }
     }

@@ -86,6 +86,9 @@ impl Rejection {
             Rejection::AuthNotConfigured | Rejection::Upgrade => StatusCode::NOT_IMPLEMENTED,
             Rejection::RateLimited(_) => StatusCode::TOO_MANY_REQUESTS,
             Rejection::BodyTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+            Rejection::Unavailable(Unavailable::Broken) | Rejection::Internal => {
+                StatusCode::INTERNAL_SERVER_ERROR
+            }
             Rejection::AuthProvider
             | Rejection::Unavailable(_)
             | Rejection::Dns
@@ -98,7 +101,6 @@ impl Rejection {
             Rejection::ClientTimeout => StatusCode::REQUEST_TIMEOUT,
             Rejection::ClientGone => StatusCode::from_u16(499).unwrap_or(StatusCode::BAD_REQUEST),
             Rejection::Overload => StatusCode::SERVICE_UNAVAILABLE,
-            Rejection::Internal => StatusCode::INTERNAL_SERVER_ERROR,
         }
     }
 
@@ -119,6 +121,7 @@ impl Rejection {
             Rejection::Unavailable(Unavailable::NoPort) => "no_port",
             Rejection::Unavailable(Unavailable::NoEndpoints) => "no_endpoints",
             Rejection::Unavailable(Unavailable::ExternalName) => "external_name",
+            Rejection::Unavailable(Unavailable::Broken) => "broken_reference",
             Rejection::Dns => "dns",
             Rejection::DialDenied => "dial_denied",
             Rejection::Connect => "connect",
@@ -136,6 +139,7 @@ impl Rejection {
     /// The `reason` of `upstream_errors_total`, for faults of a backend.
     pub fn upstream_error(self) -> Option<&'static str> {
         match self {
+            Rejection::Unavailable(Unavailable::Broken) => None,
             Rejection::Dns | Rejection::Unavailable(_) => Some("dns"),
             Rejection::DialDenied | Rejection::Connect => Some("connect"),
             Rejection::Tls
@@ -178,7 +182,9 @@ impl Rejection {
             Rejection::ConnectTimeout | Rejection::BackendTimeout => "504 Gateway Timeout\n",
             Rejection::ClientTimeout => "408 Request Timeout\n",
             Rejection::Overload => "503 Service Unavailable\n",
-            Rejection::ClientGone | Rejection::Internal => "500 Internal Server Error\n",
+            Rejection::Unavailable(Unavailable::Broken) | Rejection::ClientGone | Rejection::Internal => {
+                "500 Internal Server Error\n"
+            }
             _ => "502 Bad Gateway\n",
         }
     }

@@ -2,11 +2,12 @@
 
 use crate::oauth::Endpoint;
 use crate::respond::Rejection;
-use http::HeaderValue;
+use crate::strict::Field;
 use http::header::HOST;
+use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use ingress_core::route::host::HostBuf;
 use ingress_core::route::path::routing_path;
-use ingress_core::{NoMatch, OAuthRoutes, RequestHost, Route, Snapshot};
+use ingress_core::{Head, NoMatch, OAuthRoutes, RequestHost, Route, Snapshot};
 use pingora_http::RequestHeader;
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -46,8 +47,21 @@ pub fn read<'a>(
     Ok((host, path))
 }
 
+/// A request as the conditions of routes look at it.
+pub fn head<'a>(method: &'a Method, headers: &'a HeaderMap, query: Option<&'a str>) -> Head<'a> {
+    let dropped = |name: &HeaderName| {
+        matches!(Field::of(name.as_str().as_bytes()), Field::Hop | Field::Managed | Field::Upgrade)
+    };
+    Head { method, headers, query, dropped }
+}
+
 /// Finds the route. The path that is matched is the one that is forwarded, raw.
-pub fn route(snapshot: &Snapshot, authority: &HeaderValue, path: &str) -> Result<Selected, Rejection> {
+pub fn route(
+    snapshot: &Snapshot,
+    authority: &HeaderValue,
+    request: &RequestHeader,
+) -> Result<Selected, Rejection> {
+    let path = request.uri.path();
     let mut buf = HostBuf::default();
     let (host, routing) = read(authority, path, &mut buf)?;
     let virtual_host = snapshot.routes.host(host.host).map_err(Rejection::NoRoute)?;
@@ -63,6 +77,7 @@ pub fn route(snapshot: &Snapshot, authority: &HeaderValue, path: &str) -> Result
             endpoint: Some(endpoint),
         });
     }
-    let route = virtual_host.find(&routing).ok_or(Rejection::NoRoute(NoMatch::Path))?;
+    let head = head(&request.method, &request.headers, request.uri.query());
+    let route = virtual_host.find_for(&routing, &head).ok_or(Rejection::NoRoute(NoMatch::Path))?;
     Ok(Selected { route: route.clone(), port: host.port, oauth: oauth.cloned(), endpoint: None })
 }

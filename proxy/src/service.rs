@@ -86,7 +86,7 @@ impl Gateway {
         }
         let authority = select::authority(request).ok_or(Rejection::Malformed)?;
         let Selected { route, port, oauth, endpoint } =
-            select::route(&self.shared.reader.peek(), &authority, request.uri.path())?;
+            select::route(&self.shared.reader.peek(), &authority, request)?;
         ctx.trailers = route.backend.protocol.http2()
             && (route.backend.protocol.grpc() || headers::takes_trailers(&request.headers));
         let peer = ctx.conn.as_ref().map(|conn| conn.ip);
@@ -686,7 +686,7 @@ fn write_record(
     }
     if let Some(route) = &ctx.route {
         record.display("route", &route.source);
-        record.display("rule", route.rule);
+        record.display("rule", route.place());
     }
     record.opt("user", ctx.identity.as_ref().and_then(|i| i.user.as_deref()).map(str::as_bytes));
     record.opt("rejected_by", ctx.answered_by.or(ctx.rejection.map(Rejection::label)).map(str::as_bytes));

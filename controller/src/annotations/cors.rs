@@ -72,6 +72,7 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Option<Box<Cors>> {
         methods: reader.parse(methods, HeaderValue::from_static(METHODS), tokens),
         headers: reader.parse(headers, HeaderValue::from_static(HEADERS), tokens),
         expose: reader.parse(expose, None, |value| tokens(value).map(Some)),
+        expose_on_preflight: false,
         max_age: reader.parse(max_age, HeaderValue::from_static(MAX_AGE), |value| {
             let digits = value.trim().bytes().all(|b| b.is_ascii_digit());
             value.trim().parse::<u32>().ok().filter(|n| digits && *n <= 2_678_400).map(HeaderValue::from)

@@ -5,7 +5,7 @@ use super::{
     Rule, SecretObject, ServiceObject, SliceObject, Tls,
 };
 use crate::annotations;
-use k8s_openapi::api::core::v1::{Secret, Service};
+use k8s_openapi::api::core::v1::{LoadBalancerIngress, Secret, Service, ServiceSpec};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::api::networking::v1::{
     HTTPIngressPath, Ingress, IngressBackend, IngressClass, IngressRule, IngressTLS,
@@ -157,10 +157,13 @@ impl From<IngressClass> for ClassObject {
 impl From<Service> for ServiceObject {
     fn from(service: Service) -> Self {
         let spec = service.spec.unwrap_or_default();
+        let balancer = service.status.and_then(|status| status.load_balancer?.ingress).unwrap_or_default();
+        let addresses = addresses(balancer, &spec);
         let external = spec.type_.as_deref() == Some("ExternalName");
         Self {
             key: key_of(&service.metadata),
             resource_version: text(&service.metadata.resource_version),
+            addresses,
             headless: spec.cluster_ip.as_deref() == Some("None"),
             external_name: external.then(|| spec.external_name.unwrap_or_default().into()),
             ports: spec
@@ -178,6 +181,20 @@ impl From<Service> for ServiceObject {
                 .collect(),
         }
     }
+}
+
+fn addresses(balancer: Vec<LoadBalancerIngress>, spec: &ServiceSpec) -> Box<[Box<str>]> {
+    let mut all: Vec<Box<str>> =
+        balancer.into_iter().filter_map(|at| at.ip.or(at.hostname)).map(Into::into).collect();
+    if all.is_empty() {
+        all.extend(spec.external_ips.iter().flatten().map(|ip| ip.as_str().into()));
+    }
+    if all.is_empty() {
+        all.extend(
+            spec.cluster_ip.iter().filter(|ip| *ip != "None" && !ip.is_empty()).map(|ip| ip.as_str().into()),
+        );
+    }
+    all.into()
 }
 
 impl SliceObject {

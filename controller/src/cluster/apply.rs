@@ -3,9 +3,11 @@
 //! Only what translation reads counts as a change: a Service that gets a new label is the same
 //! Service. A whole list replaces what was known in one step; what it holds unchanged stays as it is.
 
+use super::gateway::{GatewayApi, GatewayApiObject, NamespaceObject};
 use super::{
     ClassObject, Cluster, Dirty, IngressObject, Key, Pool, SecretObject, ServiceObject, SliceObject,
 };
+use ingress_core::Kind;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::hash::Hash;
 use std::sync::Arc;
@@ -14,7 +16,7 @@ impl Cluster {
     /// Takes in an Ingress that is new or changed.
     pub fn apply_ingress(&mut self, object: impl Into<Arc<IngressObject>>, dirty: &mut Dirty) {
         let mut object = object.into();
-        share_own(&mut self.namespaces, &mut object);
+        share_own(&mut self.names, &mut object);
         put(&mut self.ingresses, object.key.clone(), object, &mut dirty.ingresses, PartialEq::eq);
     }
 
@@ -25,7 +27,7 @@ impl Cluster {
 
     /// Takes a whole list for all Ingresses that there are.
     pub fn replace_ingresses(&mut self, objects: Vec<Arc<IngressObject>>, dirty: &mut Dirty) {
-        let names = &mut self.namespaces;
+        let names = &mut self.names;
         let objects = objects.into_iter().map(|mut o| {
             share_own(names, &mut o);
             (o.key.clone(), o)
@@ -55,7 +57,7 @@ impl Cluster {
 
     /// Takes in a Service that is new or changed.
     pub fn apply_service(&mut self, mut object: ServiceObject, dirty: &mut Dirty) {
-        share(&mut self.namespaces, &mut object.key);
+        share(&mut self.names, &mut object.key);
         put(&mut self.services, object.key.clone(), object, &mut dirty.services, same_service);
     }
 
@@ -66,7 +68,7 @@ impl Cluster {
 
     /// Takes a whole list for all Services that there are.
     pub fn replace_services(&mut self, objects: Vec<ServiceObject>, dirty: &mut Dirty) {
-        let names = &mut self.namespaces;
+        let names = &mut self.names;
         let objects = objects.into_iter().map(|mut o| {
             share(names, &mut o.key);
             (o.key.clone(), o)
@@ -76,7 +78,7 @@ impl Cluster {
 
     /// Takes in a Secret that is new or changed.
     pub fn apply_secret(&mut self, mut object: SecretObject, dirty: &mut Dirty) {
-        share(&mut self.namespaces, &mut object.key);
+        share(&mut self.names, &mut object.key);
         put(&mut self.secrets, object.key.clone(), object, &mut dirty.secrets, same_secret);
     }
 
@@ -87,7 +89,7 @@ impl Cluster {
 
     /// Takes a whole list for all Secrets that there are.
     pub fn replace_secrets(&mut self, objects: Vec<SecretObject>, dirty: &mut Dirty) {
-        let names = &mut self.namespaces;
+        let names = &mut self.names;
         let objects = objects.into_iter().map(|mut o| {
             share(names, &mut o.key);
             (o.key.clone(), o)
@@ -97,7 +99,7 @@ impl Cluster {
 
     /// Takes in an EndpointSlice of a Service, also when it was another Service's before.
     pub fn apply_slice(&mut self, mut service: Key, object: SliceObject, dirty: &mut Dirty) {
-        share(&mut self.namespaces, &mut service);
+        share(&mut self.names, &mut service);
         let key = Key { namespace: service.namespace.clone(), name: object.name.clone() };
         if self.slice_owners.get(&key).is_some_and(|owner| *owner != service) {
             self.forget_slice(&key, dirty);
@@ -121,7 +123,7 @@ impl Cluster {
         let mut fresh: HashMap<Key, BTreeMap<Arc<str>, Arc<SliceObject>>> = HashMap::new();
         let mut owners = HashMap::with_capacity(objects.len());
         for (mut service, object) in objects {
-            share(&mut self.namespaces, &mut service);
+            share(&mut self.names, &mut service);
             owners.insert(
                 Key { namespace: service.namespace.clone(), name: object.name.clone() },
                 service.clone(),
@@ -140,6 +142,78 @@ impl Cluster {
         dirty.services.extend(old.into_keys().filter(|service| !self.slices.contains_key(service)));
     }
 
+    /// Takes in a Namespace that is new or changed.
+    pub fn apply_namespace(&mut self, object: NamespaceObject, dirty: &mut Dirty) {
+        put(&mut self.namespaces, object.name.clone(), object, &mut dirty.namespaces, PartialEq::eq);
+    }
+
+    /// Takes out a Namespace.
+    pub fn remove_namespace(&mut self, name: &Arc<str>, dirty: &mut Dirty) {
+        take(&mut self.namespaces, name, &mut dirty.namespaces);
+    }
+
+    /// Takes a whole list for all Namespaces that there are.
+    pub fn replace_namespaces(&mut self, objects: Vec<NamespaceObject>, dirty: &mut Dirty) {
+        let objects = objects.into_iter().map(|o| (o.name.clone(), o));
+        replace(&mut self.namespaces, objects, &mut dirty.namespaces, PartialEq::eq);
+    }
+
+    /// Takes in an object of the Gateway API that is new or changed.
+    pub fn apply_gateway_api(&mut self, object: GatewayApi, dirty: &mut Dirty) {
+        let kind = object.kind();
+        let changed = match object {
+            GatewayApi::Class(o) => renew(&mut self.gateway_classes, o, &mut self.names, kind, dirty),
+            GatewayApi::Gateway(o) => renew(&mut self.gateways, o, &mut self.names, kind, dirty),
+            GatewayApi::HttpRoute(o) => renew(&mut self.http_routes, o, &mut self.names, kind, dirty),
+            GatewayApi::GrpcRoute(o) => renew(&mut self.grpc_routes, o, &mut self.names, kind, dirty),
+            GatewayApi::Grant(o) => renew(&mut self.grants, o, &mut self.names, kind, dirty),
+        };
+        if let Some(key) = changed {
+            dirty.gateway_api(kind, key);
+        }
+    }
+
+    /// Takes out an object of the Gateway API.
+    pub fn remove_gateway_api(&mut self, kind: Kind, key: &Key, dirty: &mut Dirty) {
+        let known = match kind {
+            Kind::GatewayClass => self.gateway_classes.remove(key).is_some(),
+            Kind::Gateway => self.gateways.remove(key).is_some(),
+            Kind::HttpRoute => self.http_routes.remove(key).is_some(),
+            Kind::GrpcRoute => self.grpc_routes.remove(key).is_some(),
+            Kind::ReferenceGrant => self.grants.remove(key).is_some(),
+            _ => false,
+        };
+        if known {
+            dirty.versions.insert((kind, key.clone()));
+            dirty.gateway_api(kind, key.clone());
+        }
+    }
+
+    /// Takes a whole list for all objects of one kind of the Gateway API that there are.
+    pub fn replace_gateway_api(&mut self, kind: Kind, objects: Vec<GatewayApi>, dirty: &mut Dirty) {
+        let listed: HashSet<Key> = objects.iter().map(|object| object.meta().key.clone()).collect();
+        for key in
+            self.gateway_api_keys(kind).filter(|key| !listed.contains(key)).cloned().collect::<Vec<_>>()
+        {
+            self.remove_gateway_api(kind, &key, dirty);
+        }
+        for object in objects {
+            self.apply_gateway_api(object, dirty);
+        }
+    }
+
+    /// The names of all objects of one kind of the Gateway API.
+    pub fn gateway_api_keys(&self, kind: Kind) -> Box<dyn Iterator<Item = &Key> + '_> {
+        match kind {
+            Kind::GatewayClass => Box::new(self.gateway_classes.keys()),
+            Kind::Gateway => Box::new(self.gateways.keys()),
+            Kind::HttpRoute => Box::new(self.http_routes.keys()),
+            Kind::GrpcRoute => Box::new(self.grpc_routes.keys()),
+            Kind::ReferenceGrant => Box::new(self.grants.keys()),
+            _ => Box::new(std::iter::empty()),
+        }
+    }
+
     fn forget_slice(&mut self, key: &Key, dirty: &mut Dirty) {
         let Some(service) = self.slice_owners.remove(key) else { return };
         if let Some(slices) = self.slices.get_mut(&service) {
@@ -152,12 +226,44 @@ impl Cluster {
     }
 }
 
+impl Dirty {
+    fn gateway_api(&mut self, kind: Kind, key: Key) {
+        match kind {
+            Kind::HttpRoute | Kind::GrpcRoute => drop(self.routes.insert((kind, key))),
+            _ => self.gateways = true,
+        }
+    }
+}
+
+/// Keeps the object; says whether there is more to it than a new status.
+fn renew<S: PartialEq>(
+    map: &mut HashMap<Key, Arc<GatewayApiObject<S>>>,
+    mut object: GatewayApiObject<S>,
+    names: &mut Pool<str>,
+    kind: Kind,
+    dirty: &mut Dirty,
+) -> Option<Key> {
+    share(names, &mut object.meta.key);
+    let key = object.meta.key.clone();
+    let old = map.get(&key);
+    // files have no versions
+    if old.is_some_and(|old| **old == object) {
+        return None;
+    }
+    let facts = |o: &GatewayApiObject<S>| (o.meta.uid.clone(), o.meta.generation, o.meta.created);
+    let changed = old.is_none_or(|old| facts(old) != facts(&object) || old.spec != object.spec);
+    dirty.versions.insert((kind, key.clone()));
+    map.insert(key.clone(), Arc::new(object));
+    changed.then_some(key)
+}
+
 fn same_class(a: &ClassObject, b: &ClassObject) -> bool {
     (&a.controller, &a.uid) == (&b.controller, &b.uid)
 }
 
 fn same_service(a: &ServiceObject, b: &ServiceObject) -> bool {
-    (a.headless, &a.external_name, &a.ports) == (b.headless, &b.external_name, &b.ports)
+    (a.headless, &a.external_name, &a.ports, &a.addresses)
+        == (b.headless, &b.external_name, &b.ports, &b.addresses)
 }
 
 fn same_secret(a: &SecretObject, b: &SecretObject) -> bool {

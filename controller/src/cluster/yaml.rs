@@ -1,9 +1,14 @@
 //! Kubernetes YAML: several documents, Lists included, each object on its own.
 
+use super::gateway::{
+    GROUP, GatewayApi, GatewayClassSpec, GatewaySpec, GrantSpec, GrpcRouteSpec, HttpRouteSpec,
+    NamespaceObject, Spec, Wire,
+};
 use super::{ClassObject, Cluster, Dirty, IngressObject, Key, SecretObject, ServiceObject, SliceObject};
-use k8s_openapi::api::core::v1::{Secret, Service};
+use k8s_openapi::api::core::v1::{Namespace, Secret, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::api::networking::v1::{Ingress, IngressClass};
+use kube::core::PartialObjectMeta;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use std::fmt::Write as _;
@@ -22,6 +27,10 @@ pub enum Parsed {
     Slice(Key, SliceObject),
     /// v1 Secret
     Secret(SecretObject),
+    /// v1 Namespace
+    Namespace(NamespaceObject),
+    /// `gateway.networking.k8s.io/v1`
+    GatewayApi(Box<GatewayApi>),
     /// Of a kind that is not read.
     Other,
 }
@@ -81,6 +90,8 @@ impl Cluster {
                 Parsed::Service(object) => cluster.apply_service(object, &mut dirty),
                 Parsed::Slice(service, object) => cluster.apply_slice(service, object, &mut dirty),
                 Parsed::Secret(object) => cluster.apply_secret(object, &mut dirty),
+                Parsed::Namespace(object) => cluster.apply_namespace(object, &mut dirty),
+                Parsed::GatewayApi(object) => cluster.apply_gateway_api(*object, &mut dirty),
                 Parsed::Other => {}
             }
         }
@@ -185,7 +196,12 @@ fn object(value: Value) -> Result<Parsed, String> {
             "networking.k8s.io/v1"
         }
         ("discovery.k8s.io", "EndpointSlice") => "discovery.k8s.io/v1",
-        ("", "Service" | "Secret") => "v1",
+        ("", "Service" | "Secret" | "Namespace") => "v1",
+        // the same object in both
+        (GROUP, "ReferenceGrant") if version == "gateway.networking.k8s.io/v1beta1" => &version,
+        (GROUP, "GatewayClass" | "Gateway" | "HTTPRoute" | "GRPCRoute" | "ReferenceGrant") => {
+            "gateway.networking.k8s.io/v1"
+        }
         _ => return Ok(Parsed::Other),
     };
     let meta = value.get("metadata");
@@ -206,11 +222,23 @@ fn object(value: Value) -> Result<Parsed, String> {
         "Service" => decode::<Service>(value, &what).map(|o| Parsed::Service(o.into())),
         "EndpointSlice" => decode::<EndpointSlice>(value, &what)
             .map(|o| SliceObject::of(o).map_or(Parsed::Other, |(service, o)| Parsed::Slice(service, o))),
+        "Namespace" => {
+            decode::<PartialObjectMeta<Namespace>>(value, &what).map(|o| Parsed::Namespace(o.into()))
+        }
+        "GatewayClass" => gateway_api::<GatewayClassSpec>(value, &what),
+        "Gateway" => gateway_api::<GatewaySpec>(value, &what),
+        "HTTPRoute" => gateway_api::<HttpRouteSpec>(value, &what),
+        "GRPCRoute" => gateway_api::<GrpcRouteSpec>(value, &what),
+        "ReferenceGrant" => gateway_api::<GrantSpec>(value, &what),
         // the decoder's words may quote the data
         _ => decode::<Secret>(value, &what)
             .map(|o| Parsed::Secret(o.into()))
             .map_err(|_| format!("{what}: not a valid Secret (is `data` base64 text, `stringData` text?)")),
     }
+}
+
+fn gateway_api<S: Spec>(value: Value, what: &str) -> Result<Parsed, String> {
+    decode::<Wire<S>>(value, what).map(|wire| Parsed::GatewayApi(Box::new(S::keep(wire.into()))))
 }
 
 fn decode<T: DeserializeOwned>(value: Value, what: &str) -> Result<T, String> {

@@ -62,7 +62,7 @@ const fn row(
 use Severity::{Error, Note, Warning};
 
 /// In the order of [`Reason`]'s variants.
-pub(super) const TABLE: [Entry; 33] = [
+pub(super) const TABLE: [Entry; 41] = [
     row(
         Reason::InvalidAnnotation,
         "TAK-1001",
@@ -302,6 +302,70 @@ pub(super) const TABLE: [Entry; 33] = [
         "",
         "The Ingress is of another class than the one that is served, or of none. It is not looked at.",
         "Set `spec.ingressClassName`, or give the class with `--ingress-class`, if it is meant for this controller.",
+    ),
+    row(
+        Reason::GatewayNotAccepted,
+        "TAK-7001",
+        Error,
+        "",
+        "A Gateway asks for something that is not there. Nothing is served for it.",
+        "Take out the field that the message names.",
+    ),
+    row(
+        Reason::ListenerNotAccepted,
+        "TAK-7002",
+        Error,
+        "HTTP on port 80, HTTPS with tls.mode Terminate on port 443, further ports of --gateway-listener-ports; routes of kind HTTPRoute and GRPCRoute",
+        "A listener, or a kind of route that it allows, is not supported. It is not served; other listeners are.",
+        "Write one of the ports, protocols and kinds that the message names.",
+    ),
+    row(
+        Reason::ListenerCertificateInvalid,
+        "TAK-7003",
+        Error,
+        "Secrets of type kubernetes.io/tls, of other namespaces with a ReferenceGrant",
+        "A certificate of a listener is missing, cannot be used, or is not permitted. None of the listener's routes is served.",
+        "Create the Secret, or a ReferenceGrant in its namespace; cert-manager is not asked for it.",
+    ),
+    row(
+        Reason::RouteNotAttached,
+        "TAK-7004",
+        Warning,
+        "",
+        "No listener of the Gateway takes the route: because of its name or port, kind, namespace or host names.",
+        "Look at sectionName, port and hostnames of the route, and at allowedRoutes and hostname of the listener.",
+    ),
+    row(
+        Reason::UnsupportedMatch,
+        "TAK-7005",
+        Error,
+        "paths by Exact, PathPrefix and RegularExpression; headers and query parameters by Exact and RegularExpression; methods",
+        "A match cannot be honoured. It is left out; a rule without another match serves nothing.",
+        "Write a match of a kind that the message names.",
+    ),
+    row(
+        Reason::UnsupportedFilter,
+        "TAK-7006",
+        Error,
+        "RequestHeaderModifier, ResponseHeaderModifier, RequestRedirect, URLRewrite, RequestMirror and CORS",
+        "A filter cannot be honoured. Requests are answered 500, for without it they could do what they must not.",
+        "Take out the filter, or correct the value that the message names.",
+    ),
+    row(
+        Reason::UnsupportedRouteField,
+        "TAK-7007",
+        Error,
+        "",
+        "A field of a rule is not supported, or its value is not understood. The message says what follows.",
+        "Take out the field, or correct its value.",
+    ),
+    row(
+        Reason::BackendRefInvalid,
+        "TAK-7008",
+        Warning,
+        "a Service and one of its TCP ports, of other namespaces with a ReferenceGrant",
+        "A backend does not exist, is no Service, or is not permitted. Its share of requests is answered 500.",
+        "Create the Service, correct the reference, or create a ReferenceGrant in the Service's namespace.",
     ),
     row(
         Reason::Unparsable,

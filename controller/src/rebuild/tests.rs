@@ -48,7 +48,16 @@ impl Translate for Fake {
         let outcomes = outcomes.collect();
         self.told.extend(new);
         let _ = dirty;
-        Translation { routes, certs: Arc::default(), changed, outcomes, route_count: names.len() }
+        Translation {
+            routes,
+            certs: Arc::default(),
+            changed,
+            outcomes,
+            route_count: names.len(),
+            listeners: Arc::default(),
+            gateway_route_counts: [0, 0],
+            writes: Vec::new(),
+        }
     }
 }
 
@@ -60,6 +69,7 @@ fn route(name: &str) -> Arc<Route> {
         tls_name: name.into(),
         verify: true,
         keepalive: true,
+        tls: None,
     };
     Arc::new(Route {
         path: PathMatch::Exact("/".into()),
@@ -70,6 +80,8 @@ fn route(name: &str) -> Arc<Route> {
         host: name.into(),
         rule: RuleIndex { rule: 0, path: 0 },
         created: 0,
+        conditions: None,
+        actions: None,
         state: Slot::new(),
     })
 }
@@ -95,8 +107,8 @@ fn bench(parts: &[Part]) -> Bench {
     let (seen, told) = (passes.clone(), status.clone());
     let task = tokio::spawn(async move {
         let fresh = || Fake { start, passes: seen.clone(), last: None, told: HashSet::new() };
-        let events = Events::none(metrics.clone());
-        Rebuild::new(fresh, awaited, &mut publisher, metrics, told, events).run(receiver).await;
+        let telling = Telling { events: Events::none(metrics.clone()), writes: Writes::none() };
+        Rebuild::new(fresh, awaited, &mut publisher, metrics, told, telling).run(receiver).await;
     });
     Bench { updates, reader, status, passes, registry, task }
 }

@@ -47,11 +47,12 @@ impl Backends {
             tls_name: tls_name.into(),
             verify,
             keepalive,
+            tls: None,
         };
         (self.intern(backend), found.problem)
     }
 
-    fn intern(&mut self, backend: Backend) -> Arc<Backend> {
+    pub(super) fn intern(&mut self, backend: Backend) -> Arc<Backend> {
         if let Some(same) =
             self.kept.get(&backend.service).and_then(|all| all.iter().find(|b| ***b == backend))
         {

@@ -1,15 +1,16 @@
 //! One Ingress: what it declares for which hosts, and what is wrong with it.
 
 use super::auth::AuthSecrets;
-use super::backend::Backends;
+use super::backend::{Backends, Problem};
 use super::secret::Certificates;
 use super::tls::{self, TlsClaim};
 use super::{Settings, path};
 use crate::annotations;
-use crate::cluster::{Cluster, IngressObject, Key, PathBackend, Pool};
+use crate::annotations::backend::Connection;
+use crate::cluster::{Cluster, IngressObject, Key, PathBackend, Pool, PortRef};
 use crate::finding::{Findings, Reason, quoted};
 use ingress_core::route::RuleIndex;
-use ingress_core::{HostPattern, Kind, Policy, ResourceRef, Route, Slot};
+use ingress_core::{Backend, HostPattern, Kind, Policy, ResourceRef, Route, Slot};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
@@ -132,9 +133,11 @@ impl Shared {
                 rules.services.insert(service);
                 routes.push(Route {
                     path,
+                    conditions: None,
                     policy: rules.policy.clone(),
                     https_redirect,
                     backend,
+                    actions: None,
                     source: rules.source.clone(),
                     host: label.clone(),
                     rule: RuleIndex { rule: index(i), path: index(j) },
@@ -161,12 +164,47 @@ impl Shared {
         }
     }
 
+    /// A name that others have too.
+    pub(super) fn name(&mut self, name: &str) -> Arc<str> {
+        self.names.intern(name)
+    }
+
+    /// A policy that others have too.
+    pub(super) fn policy(&mut self, policy: Policy) -> Arc<Policy> {
+        self.policies.intern(policy)
+    }
+
+    /// A host with its name shared.
+    pub(super) fn named(&mut self, host: HostPattern) -> HostPattern {
+        match host {
+            HostPattern::Exact(name) => HostPattern::Exact(self.names.intern(name)),
+            HostPattern::Wildcard(parent) => HostPattern::Wildcard(self.names.intern(parent)),
+            HostPattern::Suffix(parent) => HostPattern::Suffix(self.names.intern(parent)),
+            HostPattern::Any => HostPattern::Any,
+        }
+    }
+
+    /// The backend of a Service port.
+    pub(super) fn resolve(
+        &mut self,
+        service: &Key,
+        port: &PortRef,
+        connection: Connection,
+        cluster: &Cluster,
+        settings: &Settings,
+    ) -> (Arc<Backend>, Option<Problem>) {
+        self.backends.resolve(service, port, connection, cluster, settings)
+    }
+
+    /// A backend that others have too.
+    pub(super) fn backend(&mut self, backend: Backend) -> Arc<Backend> {
+        self.backends.intern(backend)
+    }
+
     /// A rule's host, with its name shared.
     fn host(&mut self, host: &str, rule: usize, findings: &mut Findings) -> Option<HostPattern> {
         match host.parse() {
-            Ok(HostPattern::Exact(name)) => Some(HostPattern::Exact(self.names.intern(name))),
-            Ok(HostPattern::Wildcard(parent)) => Some(HostPattern::Wildcard(self.names.intern(parent))),
-            Ok(HostPattern::Any) => Some(HostPattern::Any),
+            Ok(host) => Some(self.named(host)),
             Err(problem) => {
                 let message = format!("{}: {problem}; the rule is left out", quoted(host));
                 findings.add(Reason::InvalidHost, format!("spec.rules[{rule}].host"), message);
@@ -175,7 +213,7 @@ impl Shared {
         }
     }
 
-    fn label(&mut self, host: &HostPattern) -> Arc<str> {
+    pub(super) fn label(&mut self, host: &HostPattern) -> Arc<str> {
         match host {
             HostPattern::Exact(name) => name.clone(),
             pattern => self.names.intern(pattern.to_string()),
@@ -222,6 +260,6 @@ fn source(object: &IngressObject, old: Option<&Declared>) -> Arc<ResourceRef> {
 }
 
 /// Objects of 1.5 MiB hold no more paths than this can count.
-fn index(i: usize) -> u16 {
+pub(super) fn index(i: usize) -> u16 {
     u16::try_from(i).unwrap_or(u16::MAX)
 }

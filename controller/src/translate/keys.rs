@@ -6,6 +6,7 @@ use std::collections::HashSet;
 /// A set of keys. Nearly every host and every Service is named by one Ingress, and a hash table takes ten
 /// times what one key takes.
 #[derive(Default)]
+#[allow(clippy::box_collection)] // as small as one key
 pub(super) enum Keys {
     #[default]
     None,

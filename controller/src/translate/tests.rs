@@ -54,6 +54,7 @@ fn ingress(key: Key, rules: Vec<Rule>) -> IngressObject {
 fn service(key: Key, headless: bool, external: Option<&str>, port: u16) -> ServiceObject {
     let port = PortObject { name: "http".into(), port, app_protocol: None, tcp: true };
     ServiceObject {
+        addresses: [].into(),
         key,
         resource_version: "".into(),
         headless,
@@ -122,17 +123,20 @@ fn random_ingress(rng: &mut Lcg) -> IngressObject {
         secret: (!rng.one_in(3)).then(|| rng.pick(&["s1", "s2"]).into()),
     });
     object.tls = tls.collect();
-    let annotations = [
+    let mut annotations = Vec::new();
+    for (key, values) in [
         ("ingress.tak-os.org/ssl-redirect", ["true", "false", "odd"]),
         ("ingress.tak-os.org/backend-protocol", ["https", "grpc", "http"]),
         ("ingress.tak-os.org/proxy-read-timeout", ["1", "x", "0"]),
         ("ingress.tak-os.org/auth-url", ["http://x", "", "y"]),
         ("ingress.tak-os.org/auth-type", ["basic", "basic", "x"]),
         ("ingress.tak-os.org/auth-secret", ["s1", "s2", "w-tls-0"]),
-    ];
-    let annotations =
-        annotations.into_iter().filter_map(|(key, values)| rng.one_in(4).then(|| (key, rng.pick(&values))));
-    object.annotations = annotations.collect();
+    ] {
+        if rng.one_in(4) {
+            annotations.push((key, rng.pick(&values)));
+        }
+    }
+    object.annotations = annotations.into_iter().collect();
     object
 }
 

@@ -222,7 +222,7 @@ async fn against_an_api_pages_are_joined_and_a_watch_that_is_too_old_lists_anew(
     let (metrics, _) = metrics();
     let (sender, mut receiver) = mpsc::channel(64);
     let mut tasks = JoinSet::new();
-    let parts = start(&client, &[], &sender, &metrics, &mut tasks);
+    let parts = start(&client, &[], false, &sender, &metrics, &mut tasks);
     assert_eq!(parts.len(), 6);
     let (mut said, mut others) = (Vec::new(), HashSet::new());
     while said.len() < 3 || others.len() < 5 {
@@ -251,7 +251,7 @@ async fn limited_to_namespaces_nothing_cluster_wide_is_needed() {
     let (metrics, _) = metrics();
     let (sender, mut receiver) = mpsc::channel(64);
     let mut tasks = JoinSet::new();
-    let parts = start(&client, &["one".into(), "two".into()], &sender, &metrics, &mut tasks);
+    let parts = start(&client, &["one".into(), "two".into()], false, &sender, &metrics, &mut tasks);
     assert_eq!(parts.len(), 9);
     for _ in 0..7 {
         receiver.recv().await.unwrap();

@@ -1,5 +1,7 @@
 //! Where a route's requests go.
 
+use crate::{Filter, Slot};
+use rustls_pki_types::CertificateDer;
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -36,6 +38,73 @@ pub struct Backend {
     pub verify: bool,
     /// Whether connections are reused.
     pub keepalive: bool,
+    /// What a BackendTLSPolicy says beyond that; `None` for Ingresses and backends without one. The
+    /// protocol is one with TLS then, `tls_name` the policy's host name, and `verify` true.
+    pub tls: Option<Arc<BackendTls>>,
+}
+
+/// Which certificates of a backend are believed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BackendTls {
+    /// The authorities; empty = those of the system.
+    pub roots: Box<[CertificateDer<'static>]>,
+    /// Names of which the certificate must have one; empty = the backend's `tls_name`, which is the
+    /// server name in either case.
+    pub names: Box<[SubjectName]>,
+    /// The data plane's parsed form.
+    pub native: Slot,
+}
+
+/// A subject alternative name.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum SubjectName {
+    /// A DNS name, or `*.` before one.
+    Dns(Box<str>),
+    /// A URI.
+    Uri(Box<str>),
+}
+
+/// Backends that share a route's requests by weight.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Weighted {
+    entries: Box<[WeightedBackend]>,
+    total: u64,
+}
+
+/// One of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WeightedBackend {
+    /// Where requests go; `Unavailable::Broken` answers 500 to its share.
+    pub backend: Arc<Backend>,
+    /// Its share; 0 = none.
+    pub weight: u32,
+    /// Filters of this backend alone, after those of the rule. A `Redirect` is none of these.
+    pub filters: Box<[Filter]>,
+}
+
+impl Weighted {
+    /// Those, with their weights.
+    pub fn new(entries: impl Into<Box<[WeightedBackend]>>) -> Self {
+        let entries = entries.into();
+        let total = entries.iter().map(|e| u64::from(e.weight)).sum();
+        Self { entries, total }
+    }
+
+    /// The one for a random number; `None` where nobody has a weight, which is answered 500.
+    pub fn pick(&self, random: u64) -> Option<&WeightedBackend> {
+        let mut at = random.checked_rem(self.total)?;
+        self.entries.iter().find(|entry| {
+            let weight = u64::from(entry.weight);
+            let here = at < weight;
+            at = at.saturating_sub(weight);
+            here
+        })
+    }
+
+    /// All of them.
+    pub fn entries(&self) -> &[WeightedBackend] {
+        &self.entries
+    }
 }
 
 /// How a backend's addresses are found.
@@ -60,6 +129,8 @@ pub enum Unavailable {
     NoEndpoints,
     /// `ExternalName` Services are not allowed.
     ExternalName,
+    /// A Gateway API reference that does not resolve or is not permitted, or no backend at all: 500.
+    Broken,
 }
 
 /// What is spoken to a backend.
@@ -92,5 +163,39 @@ impl BackendProtocol {
     /// Whether the requests are gRPC calls.
     pub const fn grpc(self) -> bool {
         matches!(self, BackendProtocol::Grpc | BackendProtocol::Grpcs)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::route::table::tests::route;
+
+    #[test]
+    fn shares_are_as_the_weights_say() {
+        let of = |weights: &[u32]| {
+            let backend = route(crate::PathMatch::prefix("/").unwrap(), "b", 0).backend.clone();
+            let entry = |weight: &u32| WeightedBackend {
+                backend: backend.clone(),
+                weight: *weight,
+                filters: Box::default(),
+            };
+            Weighted::new(weights.iter().map(entry).collect::<Vec<_>>())
+        };
+        let counts = |weights: &[u32], n: u64| {
+            let w = of(weights);
+            let mut counts = vec![0; weights.len()];
+            for random in 0..n {
+                if let Some(picked) = w.pick(random) {
+                    counts[w.entries().iter().position(|e| std::ptr::eq(e, picked)).unwrap()] += 1;
+                }
+            }
+            counts
+        };
+        assert_eq!(counts(&[1, 3, 0, 6], 1000), [100, 300, 0, 600]);
+        assert_eq!(counts(&[0, 1], 10), [0, 10]);
+        assert_eq!(counts(&[0, 0], 10), [0, 0]);
+        assert_eq!(counts(&[], 10), [] as [u64; 0]);
+        assert_eq!(counts(&[1, 1_000_000], 1_000_001), [1, 1_000_000]);
     }
 }

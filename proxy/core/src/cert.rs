@@ -1,9 +1,9 @@
 //! Server certificates by SNI.
 
 use crate::route::host::{HostBuf, HostPattern, lower};
+use crate::route::names::HostMap;
 use crate::{ResourceRef, Slot};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
-use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
@@ -40,52 +40,37 @@ impl fmt::Debug for CertifiedKey {
     }
 }
 
-/// Certificates by the host names that Ingresses declare; a certificate's own names play no part,
-/// so one namespace's Secret never answers for another's host.
+/// Certificates by the host names that Ingresses and Gateway listeners declare; a certificate's own
+/// names play no part, so one namespace's Secret never answers for another's host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CertStore {
-    exact: HashMap<Arc<str>, Arc<CertifiedKey>>,
-    wildcard: HashMap<Arc<str>, Arc<CertifiedKey>>,
-    default: Option<Arc<CertifiedKey>>,
+    hosts: HostMap<Arc<CertifiedKey>>,
 }
 
 impl CertStore {
     /// Declares `key` for `host`; `HostPattern::Any` sets the default.
     pub fn insert(&mut self, host: &HostPattern, key: Arc<CertifiedKey>) {
-        match host {
-            HostPattern::Exact(h) => self.exact.insert(h.clone(), key),
-            HostPattern::Wildcard(parent) => self.wildcard.insert(parent.clone(), key),
-            HostPattern::Any => self.default.replace(key),
-        };
+        self.hosts.insert(host, key);
     }
 
     /// Takes back what was declared for `host`.
     pub fn remove(&mut self, host: &HostPattern) {
-        match host {
-            HostPattern::Exact(h) => self.exact.remove(h),
-            HostPattern::Wildcard(parent) => self.wildcard.remove(parent),
-            HostPattern::Any => self.default.take(),
-        };
+        self.hosts.remove(host);
     }
 
     /// The certificate declared for exactly this pattern.
     pub fn declared(&self, host: &HostPattern) -> Option<&Arc<CertifiedKey>> {
-        match host {
-            HostPattern::Exact(h) => self.exact.get(h),
-            HostPattern::Wildcard(parent) => self.wildcard.get(parent),
-            HostPattern::Any => self.default.as_ref(),
-        }
+        self.hosts.get(host)
     }
 
-    /// The certificate for a TLS server name: exact, then the wildcard of its parent, then the
-    /// default. `None`: the process's self-signed fallback.
+    /// The certificate for a TLS server name: exact, then the longest wildcard, then the default.
+    /// `None`: the process's self-signed fallback.
     pub fn find(&self, sni: Option<&str>) -> Option<&Arc<CertifiedKey>> {
         let mut buf = HostBuf::default();
-        sni.and_then(|name| {
-            let name = lower(name.strip_suffix('.').unwrap_or(name), &mut buf)?;
-            self.exact.get(name).or_else(|| self.wildcard.get(name.split_once('.')?.1))
-        })
-        .or(self.default.as_ref())
+        match sni.and_then(|name| lower(name.strip_suffix('.').unwrap_or(name), &mut buf)) {
+            Some(name) => self.hosts.find(name),
+            None => self.hosts.any(),
+        }
     }
 
     /// What [`CertStore::find`] finds, with the host that it is declared for.
@@ -99,14 +84,12 @@ impl CertStore {
 
     /// Every declared host with its certificate, in no order; `HostPattern::Any` is the default.
     pub fn hosts(&self) -> impl Iterator<Item = (HostPattern, &Arc<CertifiedKey>)> {
-        let exact = self.exact.iter().map(|(h, k)| (HostPattern::Exact(h.clone()), k));
-        let wildcard = self.wildcard.iter().map(|(p, k)| (HostPattern::Wildcard(p.clone()), k));
-        exact.chain(wildcard).chain(self.default.as_ref().map(|k| (HostPattern::Any, k)))
+        self.hosts.iter()
     }
 
     /// Number of declared hosts.
     pub fn len(&self) -> usize {
-        self.exact.len() + self.wildcard.len()
+        self.hosts.len() - usize::from(self.hosts.any().is_some())
     }
 
     /// Whether no host is declared.
@@ -116,7 +99,7 @@ impl CertStore {
 
     /// Every declared certificate, each host once.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<CertifiedKey>> {
-        self.exact.values().chain(self.wildcard.values()).chain(self.default.as_ref())
+        self.hosts.values()
     }
 }
 

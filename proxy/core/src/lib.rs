@@ -5,6 +5,8 @@
 
 pub mod backend;
 pub mod cert;
+pub mod filter;
+pub mod listener;
 pub mod policy;
 pub mod ranges;
 pub mod route;
@@ -12,8 +14,13 @@ pub mod slot;
 pub mod snapshot;
 pub mod source;
 
-pub use backend::{Backend, BackendAddress, BackendProtocol, ServicePort, Unavailable};
+pub use backend::{
+    Backend, BackendAddress, BackendProtocol, BackendTls, ServicePort, SubjectName, Unavailable, Weighted,
+    WeightedBackend,
+};
 pub use cert::{CertStore, CertifiedKey};
+pub use filter::{Filter, HeaderEdit, Mirror, PathEdit, Redirect, Rewrite};
+pub use listener::{Listener, Listeners, Local, Scope, TlsMode};
 pub use policy::access::Access;
 pub use policy::auth::{Auth, BasicAuth, ExternalAuth, Htpasswd, PasswordHash, Scheme};
 pub use policy::cors::{Cors, Origin, Origins};
@@ -22,11 +29,14 @@ pub use policy::rate_limit::RateLimit;
 pub use policy::url::{HttpUrl, InvalidUrl};
 pub use policy::{Policy, Timeouts};
 pub use ranges::{InvalidRange, Ranges};
+pub use route::conditions::{Conditions, Head, HeaderMatch, QueryMatch, ValueMatch};
 pub use route::explain::{Candidate, Explanation, Lost};
 pub use route::host::{HostPattern, InvalidHost, RequestHost};
+pub use route::names::{HostMap, Specificity};
 pub use route::path::{InvalidPath, PathMatch};
+pub use route::regex::{InvalidPattern, Pattern};
 pub use route::table::{NoMatch, OAuthRoutes, RouteTable, VirtualHost};
-pub use route::{Precedence, Route, Rule};
+pub use route::{Actions, Precedence, Retry, Route, Rule};
 pub use slot::Slot;
 pub use snapshot::{Publisher, Reader, Snapshot, channel};
 pub use source::{Kind, ResourceRef};

@@ -1,6 +1,7 @@
 //! The one value that the control plane publishes and the data plane reads.
 
-use crate::{CertStore, RouteTable};
+use crate::listener::{Listeners, Local, TlsMode};
+use crate::{CertStore, Route, RouteTable};
 use arc_swap::ArcSwap;
 use std::sync::Arc;
 
@@ -9,10 +10,47 @@ use std::sync::Arc;
 pub struct Snapshot {
     /// Grows by one with each publish; 0 is the empty snapshot from before the first.
     pub generation: u64,
-    /// Routes by host and path.
+    /// What Ingresses serve, by host and path: on ports 80 and 443 where no Gateway listens.
     pub routes: Arc<RouteTable>,
-    /// Certificates by declared host.
+    /// Certificates by declared host, for the same.
     pub certs: Arc<CertStore>,
+    /// What is served where Gateways listen, Ingresses included.
+    pub listeners: Arc<Listeners>,
+}
+
+impl Snapshot {
+    /// The routes that count for a connection; `None` where nobody listens any more.
+    pub fn routes_at(&self, local: Local) -> Option<&Arc<RouteTable>> {
+        if self.listeners.is_empty() {
+            return own(local).then_some(&self.routes);
+        }
+        match self.listeners.at(local) {
+            Some(listener) => Some(&listener.routes),
+            None => own(local).then_some(&self.routes),
+        }
+    }
+
+    /// The certificates that count for a connection.
+    pub fn certs_at(&self, local: Local) -> &Arc<CertStore> {
+        self.listeners.at(local).map_or(&self.certs, |listener| &listener.certs)
+    }
+
+    /// Every route of every table, some of them more than once.
+    pub fn all_routes(&self) -> impl Iterator<Item = &Arc<Route>> {
+        let listed = self.listeners.iter().flat_map(|(_, listener)| {
+            let passed = listener.names.values().filter_map(|mode| match mode {
+                TlsMode::Passthrough(route) => route.as_ref(),
+                TlsMode::Terminate => None,
+            });
+            listener.routes.routes().chain(passed)
+        });
+        self.routes.routes().chain(listed)
+    }
+}
+
+/// Whether Ingresses serve there.
+fn own(local: Local) -> bool {
+    matches!(local.port, 80 | 443)
 }
 
 type Observer = Box<dyn Fn(&Arc<Snapshot>) + Send + Sync>;
@@ -41,10 +79,20 @@ impl Publisher {
         self.observers.push(Box::new(f));
     }
 
-    /// Replaces the snapshot as a whole; returns its generation.
+    /// Replaces the snapshot as a whole, without Gateways; returns its generation.
     pub fn publish(&mut self, routes: Arc<RouteTable>, certs: Arc<CertStore>) -> u64 {
+        self.publish_all(routes, certs, Arc::default())
+    }
+
+    /// Replaces the snapshot as a whole; returns its generation.
+    pub fn publish_all(
+        &mut self,
+        routes: Arc<RouteTable>,
+        certs: Arc<CertStore>,
+        listeners: Arc<Listeners>,
+    ) -> u64 {
         let generation = self.cell.load().generation + 1;
-        let snapshot = Arc::new(Snapshot { generation, routes, certs });
+        let snapshot = Arc::new(Snapshot { generation, routes, certs, listeners });
         self.cell.store(snapshot.clone());
         for observer in &self.observers {
             observer(&snapshot);

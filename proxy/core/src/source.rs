@@ -18,6 +18,24 @@ pub enum Kind {
     Secret,
     /// core/v1 Namespace
     Namespace,
+    /// core/v1 ConfigMap
+    ConfigMap,
+    /// `gateway.networking.k8s.io/v1` GatewayClass
+    GatewayClass,
+    /// `gateway.networking.k8s.io/v1` Gateway
+    Gateway,
+    /// `gateway.networking.k8s.io/v1` ListenerSet
+    ListenerSet,
+    /// `gateway.networking.k8s.io/v1` HTTPRoute
+    HttpRoute,
+    /// `gateway.networking.k8s.io/v1` GRPCRoute
+    GrpcRoute,
+    /// `gateway.networking.k8s.io/v1` TLSRoute
+    TlsRoute,
+    /// `gateway.networking.k8s.io/v1` ReferenceGrant
+    ReferenceGrant,
+    /// `gateway.networking.k8s.io/v1` BackendTLSPolicy
+    BackendTlsPolicy,
 }
 
 impl Kind {
@@ -30,6 +48,15 @@ impl Kind {
             Kind::EndpointSlice => "endpointslice",
             Kind::Secret => "secret",
             Kind::Namespace => "namespace",
+            Kind::ConfigMap => "configmap",
+            Kind::GatewayClass => "gatewayclass",
+            Kind::Gateway => "gateway",
+            Kind::ListenerSet => "listenerset",
+            Kind::HttpRoute => "httproute",
+            Kind::GrpcRoute => "grpcroute",
+            Kind::TlsRoute => "tlsroute",
+            Kind::ReferenceGrant => "referencegrant",
+            Kind::BackendTlsPolicy => "backendtlspolicy",
         }
     }
 }

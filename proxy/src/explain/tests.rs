@@ -19,11 +19,14 @@ fn route(host: &str, path: PathMatch, name: &str, change: impl Fn(&mut Route)) -
             tls_name: format!("{name}.shop.svc").into(),
             verify: true,
             keepalive: true,
+            tls: None,
         }),
         source: Arc::new(ResourceRef::new(Kind::Ingress, "shop", name)),
         host: host.into(),
         rule: RuleIndex { rule: 0, path: 0 },
         created: 0,
+        conditions: None,
+        actions: None,
         state: Slot::new(),
     };
     change(&mut route);
@@ -46,7 +49,7 @@ fn snapshot(host: &str, routes: Vec<Arc<Route>>) -> Snapshot {
             native: Slot::new(),
         }),
     );
-    Snapshot { generation: 1, routes: Arc::new(table), certs: Arc::new(certs) }
+    Snapshot { generation: 1, routes: Arc::new(table), certs: Arc::new(certs), listeners: Arc::default() }
 }
 
 fn question(host: &str, path: &str) -> Question {

@@ -10,7 +10,7 @@ const CHALLENGES: &str = "/.well-known/acme-challenge";
 /// Whether the request is for a solver: its route was *declared* for challenges. The path of the
 /// request alone exempts from nothing, or every application would have an open door of that name.
 pub fn is_challenge(route: &Route, method: &Method) -> bool {
-    let (PathMatch::Exact(declared) | PathMatch::Prefix(declared)) = &route.path;
+    let (PathMatch::Exact(declared) | PathMatch::Prefix(declared)) = &route.path else { return false };
     declared.strip_prefix(CHALLENGES).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
         && (*method == Method::GET || *method == Method::HEAD)
 }

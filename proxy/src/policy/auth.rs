@@ -194,11 +194,14 @@ pub mod tests {
                 tls_name: "web.ns.svc".into(),
                 verify: true,
                 keepalive: true,
+                tls: None,
             }),
             source: Arc::new(ResourceRef::new(Kind::Ingress, "ns", "web")),
             host: "app.example.com".into(),
             rule: route::RuleIndex { rule: 0, path: 0 },
             created: 0,
+            conditions: None,
+            actions: None,
             state: Slot::new(),
         })
     }

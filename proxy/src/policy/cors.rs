@@ -3,7 +3,7 @@
 use http::header::{
     ACCESS_CONTROL_ALLOW_CREDENTIALS, ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS,
     ACCESS_CONTROL_ALLOW_ORIGIN, ACCESS_CONTROL_EXPOSE_HEADERS, ACCESS_CONTROL_MAX_AGE,
-    ACCESS_CONTROL_REQUEST_METHOD, ORIGIN, VARY,
+    ACCESS_CONTROL_REQUEST_HEADERS, ACCESS_CONTROL_REQUEST_METHOD, ORIGIN, VARY,
 };
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use ingress_core::{Cors, Origins};
@@ -35,19 +35,29 @@ pub fn fields<'a>(
 ) -> impl Iterator<Item = (HeaderName, HeaderValue)> + use<'a> {
     let allowed = match &cors.origins {
         Origins::Any => Some(HeaderValue::from_static("*")),
+        Origins::AnyWithCredentials => origin(request).cloned(),
         origins => origin(request).filter(|origin| origins.admit(origin.as_bytes())).cloned(),
     };
     let admitted = allowed.is_some();
-    let credentials = matches!(cors.origins, Origins::Listed { credentials: true, .. })
-        .then(|| HeaderValue::from_static("true"));
+    let credentials =
+        matches!(cors.origins, Origins::Listed { credentials: true, .. } | Origins::AnyWithCredentials);
+    // With credentials browsers take a wildcard by its letter (Fetch standard, section 3.3.4).
+    let listed = |own: &HeaderValue, asked: HeaderName| match request.get(asked) {
+        Some(asked) if preflight && credentials && own == "*" => asked.clone(),
+        _ => own.clone(),
+    };
+    let methods = listed(&cors.methods, ACCESS_CONTROL_REQUEST_METHOD);
+    let headers = listed(&cors.headers, ACCESS_CONTROL_REQUEST_HEADERS);
+    let credentials = credentials.then(|| HeaderValue::from_static("true"));
+    let exposes = !preflight || cors.expose_on_preflight;
     let only = move |wanted: bool, value: Option<HeaderValue>| value.filter(|_| wanted && admitted);
     [
         (ACCESS_CONTROL_ALLOW_ORIGIN, allowed),
         (ACCESS_CONTROL_ALLOW_CREDENTIALS, only(true, credentials)),
-        (ACCESS_CONTROL_ALLOW_METHODS, only(preflight, Some(cors.methods.clone()))),
-        (ACCESS_CONTROL_ALLOW_HEADERS, only(preflight, Some(cors.headers.clone()))),
+        (ACCESS_CONTROL_ALLOW_METHODS, only(preflight, Some(methods))),
+        (ACCESS_CONTROL_ALLOW_HEADERS, only(preflight, Some(headers))),
         (ACCESS_CONTROL_MAX_AGE, only(preflight, Some(cors.max_age.clone()))),
-        (ACCESS_CONTROL_EXPOSE_HEADERS, only(!preflight, cors.expose.clone())),
+        (ACCESS_CONTROL_EXPOSE_HEADERS, only(exposes, cors.expose.clone())),
     ]
     .into_iter()
     .filter_map(|(name, value)| Some((name, value?)))
@@ -60,7 +70,7 @@ pub fn varies(cors: &Cors, response: &HeaderMap) -> bool {
         let mut names = value.as_bytes().split(|b| *b == b',').map(<[u8]>::trim_ascii);
         names.any(|name| name == b"*" || name.eq_ignore_ascii_case(b"origin"))
     };
-    matches!(cors.origins, Origins::Listed { .. }) && !response.get_all(VARY).iter().any(says_so)
+    cors.origins != Origins::Any && !response.get_all(VARY).iter().any(says_so)
 }
 
 /// The origin that a request names. One that names several names none.
@@ -85,6 +95,7 @@ mod tests {
             methods: HeaderValue::from_static("GET, PUT"),
             headers: HeaderValue::from_static("X-One"),
             expose: Some(HeaderValue::from_static("X-Two")),
+            expose_on_preflight: false,
             max_age: HeaderValue::from_static("60"),
         }
     }

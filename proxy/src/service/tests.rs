@@ -63,11 +63,14 @@ pub(crate) fn route(path: &str, policy: Policy, https_redirect: bool, address: B
             tls_name: "web.ns.svc".into(),
             verify: true,
             keepalive: true,
+            tls: None,
         }),
         source: Arc::new(ResourceRef::new(Kind::Ingress, "ns", "web")),
         host: HOST.into(),
         rule: RuleIndex { rule: 0, path: 0 },
         created: 0,
+        conditions: None,
+        actions: None,
         state: Slot::new(),
     }
 }

@@ -10,6 +10,8 @@ fn names(text: &str) -> Vec<String> {
             Ok(Parsed::Service(o)) => format!("service {}", o.key),
             Ok(Parsed::Slice(service, o)) => format!("slice {} of {service}", o.name),
             Ok(Parsed::Secret(o)) => format!("secret {}", o.key),
+            Ok(Parsed::Namespace(o)) => format!("namespace {}", o.name),
+            Ok(Parsed::GatewayApi(o)) => format!("{} {}", o.kind(), o.meta().key),
             Ok(Parsed::Other) => "other".into(),
             Err(problem) => problem.to_string(),
         })

@@ -9,22 +9,27 @@ use std::str::FromStr;
 pub struct Cors {
     /// Whose scripts.
     pub origins: Origins,
-    /// `Access-Control-Allow-Methods`
+    /// `Access-Control-Allow-Methods`. Where credentials are allowed, browsers take `*` by its letter, so
+    /// it is answered with the method that is asked for.
     pub methods: HeaderValue,
-    /// `Access-Control-Allow-Headers`
+    /// `Access-Control-Allow-Headers`; the same of `*`.
     pub headers: HeaderValue,
     /// `Access-Control-Expose-Headers`
     pub expose: Option<HeaderValue>,
+    /// Preflights are told of `expose` too: the Gateway API says so, browsers do not care.
+    pub expose_on_preflight: bool,
     /// `Access-Control-Max-Age`, seconds.
     pub max_age: HeaderValue,
 }
 
-/// Whose scripts may read. Credentials go with named origins alone: there is no value for a
-/// wildcard that has them.
+/// Whose scripts may read. An Ingress's credentials go with named origins alone; only a Gateway API
+/// route can say, in so many words, that everybody's scripts act with them.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Origins {
     /// Everybody's, without credentials.
     Any,
+    /// Everybody's, with credentials: the origin is echoed.
+    AnyWithCredentials,
     /// Those of these origins.
     Listed {
         /// Which; none of them is possible.
@@ -38,7 +43,7 @@ impl Origins {
     /// Whether scripts of this origin may read.
     pub fn admit(&self, origin: &[u8]) -> bool {
         match self {
-            Origins::Any => true,
+            Origins::Any | Origins::AnyWithCredentials => true,
             Origins::Listed { origins, .. } => origins.iter().any(|allowed| allowed.matches(origin)),
         }
     }
@@ -55,6 +60,8 @@ pub enum Origin {
         scheme: Box<str>,
         /// `.example.com`, with the port if there is one.
         parent: Box<str>,
+        /// Of a Gateway API route: `*` stands for one label or more.
+        deep: bool,
     },
 }
 
@@ -64,14 +71,26 @@ pub enum Origin {
 pub struct InvalidOrigin;
 
 impl Origin {
+    /// An origin of a Gateway API route, where `*` stands for one label or more.
+    pub fn gateway(text: &str) -> Result<Self, InvalidOrigin> {
+        Ok(match text.parse()? {
+            Origin::Wildcard { scheme, parent, .. } => Origin::Wildcard { scheme, parent, deep: true },
+            exact => exact,
+        })
+    }
+
     fn matches(&self, origin: &[u8]) -> bool {
         match self {
             Origin::Exact(exact) => exact.as_bytes() == origin,
-            Origin::Wildcard { scheme, parent } => {
+            Origin::Wildcard { scheme, parent, deep } => {
                 let label =
                     origin.strip_prefix(scheme.as_bytes()).and_then(|o| o.strip_suffix(parent.as_bytes()));
-                label.is_some_and(|label| {
+                let is_label = |label: &[u8]| {
                     !label.is_empty() && label.iter().all(|b| b.is_ascii_alphanumeric() || *b == b'-')
+                };
+                label.is_some_and(|label| match deep {
+                    false => is_label(label),
+                    true => label.split(|b| *b == b'.').all(is_label),
                 })
             }
         }
@@ -114,6 +133,7 @@ impl FromStr for Origin {
                 Ok(Self::Wildcard {
                     scheme: format!("{scheme}://").into(),
                     parent: format!(".{parent}{port}").into(),
+                    deep: false,
                 })
             } else {
                 Err(InvalidOrigin)
@@ -132,7 +152,7 @@ impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Origin::Exact(origin) => f.write_str(origin),
-            Origin::Wildcard { scheme, parent } => write!(f, "{scheme}*{parent}"),
+            Origin::Wildcard { scheme, parent, .. } => write!(f, "{scheme}*{parent}"),
         }
     }
 }
@@ -174,6 +194,21 @@ mod tests {
         ] {
             let allowed: Origin = allowed.parse().unwrap();
             assert_eq!(allowed.matches(origin.as_bytes()), matches, "{allowed} {origin}");
+        }
+    }
+
+    #[test]
+    fn a_gateways_wildcard_stands_for_one_label_or_more() {
+        let allowed = Origin::gateway("https://*.bar.com").unwrap();
+        for (origin, matches) in [
+            ("https://www.bar.com", true),
+            ("https://xpto.www.bar.com", true),
+            ("https://bar.com", false),
+            ("https://a..bar.com", false),
+            ("https://.bar.com", false),
+            ("https://evil.example/x.bar.com", false),
+        ] {
+            assert_eq!(allowed.matches(origin.as_bytes()), matches, "{origin}");
         }
     }
 

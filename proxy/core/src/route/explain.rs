@@ -2,18 +2,20 @@
 //! is told is the one that `find` returns; here it is said what else there was.
 
 use crate::route::Rule;
+use crate::route::conditions::Head;
 use crate::{HostPattern, NoMatch, Precedence, Route, RouteTable};
 use std::sync::Arc;
 
-/// The result of [`RouteTable::find`] and what stood behind it.
+/// The result of [`RouteTable::find_for`] and what stood behind it.
 #[derive(Clone, Debug)]
 pub struct Explanation<'a> {
     /// The most specific declared host, which alone decides.
     pub host: Option<HostPattern>,
     /// What `find` says.
     pub outcome: Result<&'a Arc<Route>, NoMatch>,
-    /// The other routes: first those of the deciding host that take the path too, then those of less
-    /// specific hosts that would, then those of the deciding host with another path.
+    /// The other routes: first those of the deciding host that would take the request too, then those
+    /// that take its path and ask for more, then those of less specific hosts that would take it, then
+    /// those of the deciding host with another path.
     pub lost: Vec<Candidate<'a>>,
 }
 
@@ -35,31 +37,38 @@ pub enum Lost {
     Host,
     /// It does not take the path.
     Path,
+    /// It takes the path, and asks for more: method, header fields or query.
+    Conditions,
 }
 
 impl RouteTable {
-    /// [`RouteTable::find`] with its reasons; costs what all routes of the host cost.
-    pub fn explain(&self, host: &str, path: &str) -> Explanation<'_> {
-        let outcome = self.find(host, path);
+    /// [`RouteTable::find_for`] with its reasons; costs what all routes of the host cost.
+    pub fn explain(&self, host: &str, path: &str, head: &Head<'_>) -> Explanation<'_> {
+        let outcome = self.find_for(host, path, head);
         let mut hosts = HostPattern::candidates(host).into_iter().filter_map(|p| Some((self.get(&p)?, p)));
         let Some((deciding, pattern)) = hosts.next() else {
             return Explanation { host: None, outcome, lost: Vec::new() };
         };
+        let meets = |route: &Route| route.conditions.as_ref().is_none_or(|c| c.match_all(head));
         let mut lost = Vec::new();
+        let mut asks_more = Vec::new();
         let mut elsewhere = Vec::new();
         for route in deciding.routes().iter().chain(deciding.shadowed()) {
             match &outcome {
                 Ok(winner) if Arc::ptr_eq(winner, route) => {}
-                Ok(winner) if route.path.matches(path) => {
+                _ if !route.path.matches(path) => elsewhere.push(Candidate { route, lost: Lost::Path }),
+                Ok(winner) if meets(route) => {
                     let (_, rule) = Precedence(winner).compare(&Precedence(route));
                     lost.push(Candidate { route, lost: Lost::To(rule) });
                 }
-                _ => elsewhere.push(Candidate { route, lost: Lost::Path }),
+                _ => asks_more.push(Candidate { route, lost: Lost::Conditions }),
             }
         }
         lost.sort_by(|a, b| Precedence(a.route).cmp(&Precedence(b.route)));
+        lost.extend(asks_more);
         for (other, _) in hosts {
-            let takes = other.routes().iter().chain(other.shadowed()).filter(|r| r.path.matches(path));
+            let all = other.routes().iter().chain(other.shadowed());
+            let takes = all.filter(|r| r.path.matches(path) && meets(r));
             lost.extend(takes.map(|route| Candidate { route, lost: Lost::Host }));
         }
         lost.extend(elsewhere);
@@ -72,7 +81,13 @@ mod tests {
     use super::*;
     use crate::route::table::tests::{Lcg, route};
     use crate::{PathMatch, VirtualHost};
+    use http::{HeaderMap, Method};
     use std::cmp::Ordering;
+
+    fn head(method: &Method) -> Head<'_> {
+        static NONE: std::sync::LazyLock<HeaderMap> = std::sync::LazyLock::new(HeaderMap::new);
+        Head { method, headers: &NONE, query: None, dropped: |_| false }
+    }
 
     fn host(t: &mut RouteTable, pattern: &str, routes: Vec<Arc<Route>>) {
         t.set(&pattern.parse().unwrap(), VirtualHost::build(routes).0);
@@ -86,7 +101,7 @@ mod tests {
     fn each_loser_is_told_with_the_rule_that_decided() {
         let (exact, prefix) = (|p| PathMatch::exact(p).unwrap(), |p: &str| PathMatch::prefix(p).unwrap());
         let mut t = RouteTable::default();
-        assert_eq!(t.explain("a.b", "/").outcome.err(), Some(NoMatch::Host));
+        assert_eq!(t.explain("a.b", "/", &head(&Method::GET)).outcome.err(), Some(NoMatch::Host));
         host(
             &mut t,
             "app.example.com",
@@ -102,7 +117,7 @@ mod tests {
         );
         host(&mut t, "*.example.com", vec![route(prefix("/"), "wild", 0), route(exact("/x"), "x", 0)]);
         host(&mut t, "", vec![route(prefix("/a"), "any", 0)]);
-        let e = t.explain("app.example.com", "/a/b");
+        let e = t.explain("app.example.com", "/a/b", &head(&Method::GET));
         assert_eq!(e.host.as_ref().unwrap().to_string(), "app.example.com");
         assert_eq!(&*e.outcome.unwrap().source.name, "exact");
         let want = [
@@ -116,7 +131,7 @@ mod tests {
             ("other", Lost::Path),
         ];
         assert_eq!(told(&e), want.map(|(name, lost)| (name.to_owned(), lost)));
-        let e = t.explain("app.example.com", "/a/c");
+        let e = t.explain("app.example.com", "/a/c", &head(&Method::GET));
         assert_eq!(&*e.outcome.unwrap().source.name, "short");
         assert_eq!(told(&e)[0], ("root".to_owned(), Lost::To(Rule::LongerPath)));
     }
@@ -127,9 +142,29 @@ mod tests {
         late.rule.path = 1;
         let mut t = RouteTable::default();
         host(&mut t, "h.x", vec![Arc::new(late), route(PathMatch::prefix("/").unwrap(), "one", 0)]);
-        let e = t.explain("h.x", "/");
+        let e = t.explain("h.x", "/", &head(&Method::GET));
         assert_eq!(e.outcome.unwrap().rule.path, 0);
         assert_eq!(told(&e), [("one".to_owned(), Lost::To(Rule::EarlierRule))]);
+    }
+
+    #[test]
+    fn one_that_asks_for_more_is_told_as_such() {
+        let asking = |method: Method, name: &str| {
+            let mut r = Route::clone(&route(PathMatch::prefix("/").unwrap(), name, 0));
+            r.conditions = Some(Box::new(crate::Conditions { method: Some(method), ..Default::default() }));
+            Arc::new(r)
+        };
+        let mut t = RouteTable::default();
+        let any = route(PathMatch::prefix("/").unwrap(), "any", 0);
+        host(&mut t, "h.x", vec![any, asking(Method::POST, "post"), asking(Method::GET, "get")]);
+        let e = t.explain("h.x", "/", &head(&Method::GET));
+        assert_eq!(&*e.outcome.unwrap().source.name, "get");
+        assert_eq!(
+            told(&e),
+            [("any".to_owned(), Lost::To(Rule::Method)), ("post".to_owned(), Lost::Conditions)]
+        );
+        let e = t.explain("h.x", "/", &head(&Method::PUT));
+        assert_eq!(&*e.outcome.unwrap().source.name, "any");
     }
 
     #[test]
@@ -137,7 +172,7 @@ mod tests {
         let mut t = RouteTable::default();
         host(&mut t, "a.x", vec![route(PathMatch::exact("/only").unwrap(), "only", 0)]);
         host(&mut t, "*.x", vec![route(PathMatch::prefix("/").unwrap(), "wild", 0)]);
-        let e = t.explain("a.x", "/other");
+        let e = t.explain("a.x", "/other", &head(&Method::GET));
         assert_eq!(e.outcome.err(), Some(NoMatch::Path));
         assert_eq!(told(&e), [("wild".to_owned(), Lost::Host), ("only".to_owned(), Lost::Path)]);
     }
@@ -175,7 +210,7 @@ mod tests {
             }
             for name in ["x.example.com", "y.example.com", "z.example.com", "example.com", "other.org"] {
                 let p = path(&mut rng);
-                let e = t.explain(name, &p);
+                let e = t.explain(name, &p, &head(&Method::GET));
                 assert_eq!(e.outcome.map(Arc::as_ptr), t.find(name, &p).map(Arc::as_ptr));
                 let deciding = HostPattern::candidates(name).into_iter().find(|h| t.get(h).is_some());
                 assert_eq!(e.host, deciding);
@@ -204,6 +239,7 @@ mod tests {
                         (Lost::To(_), Err(_)) => panic!("lost to nobody"),
                         (Lost::Host, _) => assert!(takes(c.route)),
                         (Lost::Path, _) => assert!(!takes(c.route)),
+                        (Lost::Conditions, _) => panic!("nothing is asked for"),
                     }
                 }
             }

@@ -116,8 +116,10 @@ fn check_labels(name: &str) -> Result<(), InvalidHost> {
 pub enum HostPattern {
     /// One name, lower case.
     Exact(Arc<str>),
-    /// `*.parent`: the parent domain; the star stands for exactly one label.
+    /// `*.parent` of an Ingress: the parent domain; the star stands for exactly one label.
     Wildcard(Arc<str>),
+    /// `*.parent` of a Gateway listener or its routes: the star stands for one label or more.
+    Suffix(Arc<str>),
     /// No host declared: every host.
     Any,
 }
@@ -125,21 +127,54 @@ pub enum HostPattern {
 impl HostPattern {
     /// What can be declared for a normalised request host, in the order in which it is looked up.
     pub fn candidates(host: &str) -> Vec<HostPattern> {
-        let wildcard = host.split_once('.').map(|(_, parent)| HostPattern::Wildcard(parent.into()));
+        let parent = |name: &str| name.split_once('.').map(|(_, parent)| Arc::<str>::from(parent));
+        let wildcard = parent(host).map(HostPattern::Wildcard);
+        let suffixes = std::iter::successors(parent(host), |p| parent(p)).map(HostPattern::Suffix);
         let exact = (!host.is_empty()).then(|| HostPattern::Exact(host.into()));
-        exact.into_iter().chain(wildcard).chain([HostPattern::Any]).collect()
+        exact.into_iter().chain(wildcard).chain(suffixes).chain([HostPattern::Any]).collect()
+    }
+
+    /// A host name of the Gateway API, where a wildcard stands for one label or more; an empty one is
+    /// `Any`.
+    pub fn gateway(name: &str) -> Result<Self, InvalidHost> {
+        Ok(match name.parse()? {
+            HostPattern::Wildcard(parent) => HostPattern::Suffix(parent),
+            other => other,
+        })
+    }
+
+    /// Whether a normalised request host is one of the pattern's.
+    pub fn takes(&self, host: &str) -> bool {
+        match self {
+            HostPattern::Exact(name) => **name == *host,
+            HostPattern::Wildcard(parent) => host.split_once('.').is_some_and(|(_, rest)| *rest == **parent),
+            HostPattern::Suffix(parent) => below(host, parent),
+            HostPattern::Any => true,
+        }
+    }
+
+    /// What both take: the hosts of a listener that a route's host name leaves, `None` if there are none
+    /// (Gateway API, intersection of host names). Of two that overlap one always holds the other.
+    pub fn intersection(&self, other: &HostPattern) -> Option<HostPattern> {
+        if self.within(other) { Some(self.clone()) } else { other.within(self).then(|| other.clone()) }
     }
 
     /// Whether every request host of `self` is one of `other`'s.
     pub fn within(&self, other: &HostPattern) -> bool {
         match (self, other) {
             (_, HostPattern::Any) => true,
-            (HostPattern::Exact(h), HostPattern::Wildcard(parent)) => {
-                h.split_once('.').is_some_and(|(_, rest)| *rest == **parent)
+            (HostPattern::Exact(h), pattern) => pattern.takes(h),
+            (HostPattern::Wildcard(p) | HostPattern::Suffix(p), HostPattern::Suffix(parent)) => {
+                p == parent || below(p, parent)
             }
             (a, b) => a == b,
         }
     }
+}
+
+/// Whether a name has labels in front of `parent`.
+fn below(name: &str, parent: &str) -> bool {
+    name.strip_suffix(parent).is_some_and(|front| front.len() > 1 && front.ends_with('.'))
 }
 
 impl FromStr for HostPattern {
@@ -167,7 +202,7 @@ impl fmt::Display for HostPattern {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             HostPattern::Exact(h) => f.write_str(h),
-            HostPattern::Wildcard(parent) => write!(f, "*.{parent}"),
+            HostPattern::Wildcard(parent) | HostPattern::Suffix(parent) => write!(f, "*.{parent}"),
             HostPattern::Any => f.write_str("*"),
         }
     }
@@ -244,6 +279,19 @@ mod tests {
             assert!(bad.parse::<HostPattern>().is_err(), "{bad}");
         }
         let p = |s: &str| s.parse::<HostPattern>().unwrap();
+        let g = |s: &str| HostPattern::gateway(s).unwrap();
+        assert_eq!(g("*.X.y"), HostPattern::Suffix("x.y".into()));
+        for (a, b, both) in [
+            (g("*.x.y"), g("a.b.x.y"), Some(p("a.b.x.y"))),
+            (g("*.x.y"), g("x.y"), None),
+            (g("*.x.y"), g("*.b.x.y"), Some(g("*.b.x.y"))),
+            (g("*.x.y"), p("*.x.y"), Some(p("*.x.y"))),
+            (g("*.x.y"), g("*.ax.y"), None),
+            (g("*.x.y"), g(""), Some(g("*.x.y"))),
+            (g("a.x"), g("b.x"), None),
+        ] {
+            assert_eq!((a.intersection(&b), b.intersection(&a)), (both.clone(), both), "{a} {b}");
+        }
         assert!(p("a.x.y").within(&p("*.x.y")) && p("a.x.y").within(&p("a.x.y")) && p("*.x").within(&p("")));
         assert!(
             !p("x.y").within(&p("*.x.y")) && !p("a.b.x.y").within(&p("*.x.y")) && !p("").within(&p("a.b"))

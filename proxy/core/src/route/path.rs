@@ -1,5 +1,6 @@
 //! Paths: the one reading of a request path, and what a rule declares.
 
+use crate::route::regex::{InvalidPattern, Pattern};
 use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::fmt;
@@ -103,6 +104,8 @@ pub enum PathMatch {
     Exact(Box<str>),
     /// This path and everything below it, by element; kept without trailing slash (root is empty).
     Prefix(Box<str>),
+    /// Paths that an expression matches as a whole.
+    Regex(Box<Pattern>),
 }
 
 impl PathMatch {
@@ -117,6 +120,11 @@ impl PathMatch {
         Ok(Self::Prefix(path.strip_suffix('/').unwrap_or(&path).into()))
     }
 
+    /// A `RegularExpression` path of a Gateway route.
+    pub fn regex(pattern: &str) -> Result<Self, InvalidPattern> {
+        Pattern::new(pattern).map(|pattern| Self::Regex(Box::new(pattern)))
+    }
+
     /// Whether a routing path is taken.
     pub fn matches(&self, path: &str) -> bool {
         match self {
@@ -124,19 +132,40 @@ impl PathMatch {
             PathMatch::Prefix(p) => {
                 path.strip_prefix(&**p).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
             }
+            PathMatch::Regex(pattern) => pattern.matches(path),
         }
     }
 
-    /// Which of two path matches is tried first (`Less` = self): Exact, then the longer Prefix.
+    /// The rank of its kind: Exact is tried first, then Regex, then Prefix. The Gateway API leaves the
+    /// place of expressions open; behind the prefixes, `/` would hide them all.
+    pub const fn kind(&self) -> u8 {
+        match self {
+            PathMatch::Exact(_) => 0,
+            PathMatch::Regex(_) => 1,
+            PathMatch::Prefix(_) => 2,
+        }
+    }
+
+    fn text(&self) -> &str {
+        match self {
+            PathMatch::Exact(p) | PathMatch::Prefix(p) => p,
+            PathMatch::Regex(pattern) => pattern.as_str(),
+        }
+    }
+
+    /// The part of a path that a Prefix stands for; nothing of the others.
+    pub fn prefix_text(&self) -> &str {
+        match self {
+            PathMatch::Prefix(p) => p,
+            _ => "",
+        }
+    }
+
+    /// Which of two path matches is tried first (`Less` = self): by kind, then the longer text.
     /// Distinct paths of equal rank are ordered by their text, so that the order is total.
     pub fn precedence(&self, other: &Self) -> Ordering {
-        match (self, other) {
-            (PathMatch::Exact(_), PathMatch::Prefix(_)) => Ordering::Less,
-            (PathMatch::Prefix(_), PathMatch::Exact(_)) => Ordering::Greater,
-            (PathMatch::Exact(a), PathMatch::Exact(b)) | (PathMatch::Prefix(a), PathMatch::Prefix(b)) => {
-                b.len().cmp(&a.len()).then_with(|| a.cmp(b))
-            }
-        }
+        let (a, b) = (self.text(), other.text());
+        self.kind().cmp(&other.kind()).then_with(|| b.len().cmp(&a.len())).then_with(|| a.cmp(b))
     }
 }
 
@@ -146,6 +175,7 @@ impl fmt::Display for PathMatch {
             PathMatch::Exact(p) => write!(f, "Exact {p}"),
             PathMatch::Prefix(p) if p.is_empty() => f.write_str("Prefix /"),
             PathMatch::Prefix(p) => write!(f, "Prefix {p}"),
+            PathMatch::Regex(pattern) => write!(f, "RegularExpression {pattern}"),
         }
     }
 }

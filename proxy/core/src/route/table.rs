@@ -1,16 +1,18 @@
 //! The table that a request is looked up in.
 
 use crate::route::Precedence;
-use crate::{Auth, HostPattern, PathMatch, Route};
+use crate::route::conditions::Head;
+use crate::route::names::HostMap;
+use crate::{Auth, Conditions, HostPattern, PathMatch, Route};
+use http::{HeaderMap, Method};
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Routes by host. Built off the request path, read without locks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RouteTable {
-    exact: HashMap<Arc<str>, Arc<VirtualHost>>,
-    wildcard: HashMap<Arc<str>, Arc<VirtualHost>>,
-    fallback: Option<Arc<VirtualHost>>,
+    hosts: HostMap<Arc<VirtualHost>>,
 }
 
 /// Why no route was found.
@@ -18,70 +20,63 @@ pub struct RouteTable {
 pub enum NoMatch {
     /// No rule declares the host.
     Host,
-    /// The host is known, the path is not.
+    /// The host is known, the path is not, or the route of the path asks for more.
     Path,
 }
 
 impl RouteTable {
     /// Puts a host's routes in, or takes the host out if there are none.
     pub fn set(&mut self, host: &HostPattern, virtual_host: Option<Arc<VirtualHost>>) {
-        match (host, virtual_host) {
-            (HostPattern::Exact(h), Some(v)) => drop(self.exact.insert(h.clone(), v)),
-            (HostPattern::Exact(h), None) => drop(self.exact.remove(h)),
-            (HostPattern::Wildcard(p), Some(v)) => drop(self.wildcard.insert(p.clone(), v)),
-            (HostPattern::Wildcard(p), None) => drop(self.wildcard.remove(p)),
-            (HostPattern::Any, v) => self.fallback = v,
+        match virtual_host {
+            Some(v) => drop(self.hosts.insert(host, v)),
+            None => drop(self.hosts.remove(host)),
         }
     }
 
     /// A host's routes as declared.
     pub fn get(&self, host: &HostPattern) -> Option<&Arc<VirtualHost>> {
-        match host {
-            HostPattern::Exact(h) => self.exact.get(h),
-            HostPattern::Wildcard(p) => self.wildcard.get(p),
-            HostPattern::Any => self.fallback.as_ref(),
-        }
+        self.hosts.get(host)
     }
 
     /// The routes of a normalised host. The most specific one that is declared decides: exact, then
-    /// the wildcard of the parent, then the rules without host.
+    /// the longest wildcard, then the rules without host.
     pub fn host(&self, host: &str) -> Result<&Arc<VirtualHost>, NoMatch> {
-        self.exact
-            .get(host)
-            .or_else(|| self.wildcard.get(host.split_once('.')?.1))
-            .or(self.fallback.as_ref())
-            .ok_or(NoMatch::Host)
+        self.hosts.find(host).ok_or(NoMatch::Host)
     }
 
-    /// The route for a normalised host and a routing path.
+    /// [`RouteTable::host`] with the pattern.
+    pub fn find_entry(&self, host: &str) -> Option<(HostPattern, &Arc<VirtualHost>)> {
+        self.hosts.find_entry(host)
+    }
+
+    /// The route for a normalised host and a routing path, for a GET without header fields and query.
     pub fn find(&self, host: &str, path: &str) -> Result<&Arc<Route>, NoMatch> {
         self.host(host)?.find(path).ok_or(NoMatch::Path)
     }
 
+    /// The route for a normalised host, a routing path and the rest of the request's head.
+    pub fn find_for(&self, host: &str, path: &str, head: &Head<'_>) -> Result<&Arc<Route>, NoMatch> {
+        self.host(host)?.find_for(path, head).ok_or(NoMatch::Path)
+    }
+
     /// Every host with its routes, in no order.
     pub fn hosts(&self) -> impl Iterator<Item = (HostPattern, &Arc<VirtualHost>)> {
-        let exact = self.exact.iter().map(|(h, v)| (HostPattern::Exact(h.clone()), v));
-        let wildcard = self.wildcard.iter().map(|(p, v)| (HostPattern::Wildcard(p.clone()), v));
-        exact.chain(wildcard).chain(self.fallback.as_ref().map(|v| (HostPattern::Any, v)))
+        self.hosts.iter()
     }
 
     /// Number of hosts.
     pub fn len(&self) -> usize {
-        self.exact.len() + self.wildcard.len() + usize::from(self.fallback.is_some())
+        self.hosts.len()
     }
 
     /// Whether there is no host.
     pub fn is_empty(&self) -> bool {
-        self.len() == 0
+        self.hosts.is_empty()
     }
 
     /// Every route of every host.
     pub fn routes(&self) -> impl Iterator<Item = &Arc<Route>> {
-        self.exact
-            .values()
-            .chain(self.wildcard.values())
-            .chain(self.fallback.as_ref())
-            .flat_map(|v| v.routes.iter())
+        self.hosts.values().flat_map(|v| v.routes.iter())
     }
 }
 
@@ -129,42 +124,81 @@ impl Eq for Since {}
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Index {
+    /// The first route of each path; those of one path follow each other.
     exact: HashMap<Box<str>, u32>,
     prefix: HashMap<Box<str>, u32>,
+    /// Those with an expression.
+    regex: Range<u32>,
+}
+
+impl Index {
+    fn build(routes: &[Arc<Route>]) -> Self {
+        let mut index = Self::default();
+        for (i, route) in (0..).zip(routes) {
+            match &route.path {
+                PathMatch::Exact(p) => drop(index.exact.entry(p.clone()).or_insert(i)),
+                PathMatch::Prefix(p) => drop(index.prefix.entry(p.clone()).or_insert(i)),
+                PathMatch::Regex(_) if index.regex.is_empty() => index.regex = i..i + 1,
+                PathMatch::Regex(_) => index.regex.end = i + 1,
+            }
+        }
+        index
+    }
+}
+
+/// Splits sorted routes into those that can take a request, in order, and those that cannot, each with
+/// the earlier one of its path that asks for the same or for nothing.
+// A header value's bytes are shared and never changed.
+#[allow(clippy::type_complexity, clippy::mutable_key_type)]
+fn split(sorted: Vec<Arc<Route>>) -> (Vec<Arc<Route>>, Vec<(Arc<Route>, Arc<Route>)>) {
+    let mut kept: Vec<Arc<Route>> = Vec::with_capacity(sorted.len());
+    let mut lost = Vec::new();
+    // What is asked for by those of the current path.
+    let mut asked: HashMap<Conditions, usize> = HashMap::new();
+    for route in sorted {
+        let last = kept.last().filter(|last| last.path == route.path);
+        if last.is_none() {
+            asked.clear();
+        }
+        // Of one path, those that ask for nothing come last.
+        let winner = match (last, &route.conditions) {
+            (Some(last), _) if last.conditions.is_none() => Some(last),
+            (Some(_), Some(conditions)) => asked.get(&**conditions).and_then(|i| kept.get(*i)),
+            _ => None,
+        };
+        if let Some(winner) = winner.cloned() {
+            lost.push((route, winner));
+            continue;
+        }
+        if let Some(conditions) = &route.conditions {
+            asked.insert(Conditions::clone(conditions), kept.len());
+        }
+        kept.push(route);
+    }
+    (kept, lost)
 }
 
 impl VirtualHost {
-    /// Sorts the routes by precedence and keeps the first of each path; the others are returned
-    /// as losers, each with the route that it lost to. `None` if there is no route.
+    /// Sorts the routes by precedence and keeps the first of each path and conditions; the others are
+    /// returned as losers, each with the route that it lost to. `None` if there is no route.
     #[allow(clippy::type_complexity)]
     pub fn build(mut routes: Vec<Arc<Route>>) -> (Option<Arc<Self>>, Vec<(Arc<Route>, Arc<Route>)>) {
         routes.sort_by(|a, b| Precedence(a).cmp(&Precedence(b)));
-        let mut kept: Vec<Arc<Route>> = Vec::with_capacity(routes.len());
-        let mut lost = Vec::new();
-        for route in routes {
-            match kept.last() {
-                Some(winner) if winner.path == route.path => lost.push((route, winner.clone())),
-                _ => kept.push(route),
-            }
-        }
+        let (kept, lost) = split(routes);
         if kept.is_empty() {
             return (None, lost);
         }
-        let index = (kept.len() >= INDEX_FROM).then(|| {
-            let mut index = Index::default();
-            for (i, route) in kept.iter().enumerate() {
-                let i = u32::try_from(i).unwrap_or(u32::MAX);
-                match &route.path {
-                    PathMatch::Exact(p) => index.exact.insert(p.clone(), i),
-                    PathMatch::Prefix(p) => index.prefix.insert(p.clone(), i),
-                };
-            }
-            Box::new(index)
-        });
+        let index = (kept.len() >= INDEX_FROM).then(|| Box::new(Index::build(&kept)));
         let shadowed = lost.iter().map(|(loser, _)| loser.clone()).collect();
         let oauth = oauth_routes(&kept);
         let host = Self { routes: kept.into(), index, oauth, shadowed, since: Since::default() };
         (Some(Arc::new(host)), lost)
+    }
+
+    /// A host that is declared and has no route: 404, and no less specific host steps in.
+    pub fn empty() -> Arc<Self> {
+        let (routes, shadowed) = (Box::default(), Box::default());
+        Arc::new(Self { routes, index: None, oauth: None, shadowed, since: Since::default() })
     }
 
     /// The same, noted to be so since this moment in seconds since the epoch.
@@ -196,19 +230,41 @@ impl VirtualHost {
         self.oauth.as_ref()
     }
 
-    /// The first route that takes a routing path.
+    /// The first route that takes a routing path, for a GET without header fields and query.
     pub fn find(&self, path: &str) -> Option<&Arc<Route>> {
+        let headers = HeaderMap::new();
+        self.find_for(
+            path,
+            &Head { method: &Method::GET, headers: &headers, query: None, dropped: |_| false },
+        )
+    }
+
+    /// The first route that takes a routing path and the rest of the request's head.
+    pub fn find_for(&self, path: &str, head: &Head<'_>) -> Option<&Arc<Route>> {
+        let takes = |route: &Arc<Route>| route.conditions.as_ref().is_none_or(|c| c.match_all(head));
         let Some(index) = &self.index else {
-            return self.routes.iter().find(|r| r.path.matches(path));
+            return self.routes.iter().find(|r| r.path.matches(path) && takes(r));
         };
-        if let Some(&i) = index.exact.get(path) {
-            return self.routes.get(i as usize);
+        // The routes of one path, from the first on.
+        let of_path = |first: Option<&u32>| {
+            let rest = self.routes.get(*first? as usize..)?;
+            let path = &rest.first()?.path;
+            rest.iter().take_while(|r| r.path == *path).find(|r| takes(r))
+        };
+        if let Some(found) = of_path(index.exact.get(path)) {
+            return Some(found);
+        }
+        if !index.regex.is_empty() {
+            let all = self.routes.get(index.regex.start as usize..index.regex.end as usize)?;
+            if let Some(found) = all.iter().find(|r| r.path.matches(path) && takes(r)) {
+                return Some(found);
+            }
         }
         // From the longest element-wise prefix to the root.
         let mut prefix = path;
         loop {
-            if let Some(&i) = index.prefix.get(prefix) {
-                return self.routes.get(i as usize);
+            if let Some(found) = of_path(index.prefix.get(prefix)) {
+                return Some(found);
             }
             prefix = &prefix[..prefix.rfind('/')?];
         }
@@ -224,6 +280,8 @@ pub(crate) mod tests {
     pub(crate) fn route(path: PathMatch, name: &str, created: i64) -> Arc<Route> {
         Arc::new(Route {
             path,
+            conditions: None,
+            actions: None,
             policy: Arc::default(),
             https_redirect: false,
             backend: Arc::new(Backend {
@@ -233,6 +291,7 @@ pub(crate) mod tests {
                 tls_name: "x".into(),
                 verify: true,
                 keepalive: true,
+                tls: None,
             }),
             source: Arc::new(ResourceRef::new(Kind::Ingress, "ns", name)),
             host: "h".into(),
@@ -355,5 +414,73 @@ pub(crate) mod tests {
                 assert_eq!(name(v.find(&p)), name(naive), "{p} in round {round}");
             }
         }
+    }
+
+    #[test]
+    fn find_equals_a_naive_scan_with_conditions_and_expressions() {
+        use crate::route::conditions::tests::{header, query};
+        let mut rng = Lcg(23);
+        let methods = [Method::GET, Method::POST];
+        let paths = ["/", "/a", "/a/b", "/b", "/a/b/c"];
+        let mut conditional = 0;
+        for round in 0..400 {
+            let count = if round % 2 == 0 { 1 + rng.next(12) } else { 16 + rng.next(60) };
+            let routes: Vec<_> = (0..count)
+                .map(|i| {
+                    let p = paths[rng.next(paths.len())];
+                    let m = match rng.next(4) {
+                        0 => exact(p),
+                        1 => PathMatch::regex(["/a.*", "/[ab]", "/.*b"][rng.next(3)]).unwrap(),
+                        _ => prefix(p),
+                    };
+                    let c = Conditions {
+                        method: (rng.next(3) == 0).then(|| methods[rng.next(2)].clone()),
+                        headers: ["x", "y"]
+                            .iter()
+                            .filter(|_| rng.next(3) == 0)
+                            .map(|n| header(n, "1"))
+                            .collect(),
+                        query: ["q", "r"]
+                            .iter()
+                            .filter(|_| rng.next(4) == 0)
+                            .map(|n| query(n, "1"))
+                            .collect(),
+                    };
+                    let mut r = Route::clone(&route(m, &format!("r{i}"), rng.next(3) as i64));
+                    r.conditions = (!c.is_empty()).then(|| Box::new(c));
+                    Arc::new(r)
+                })
+                .collect();
+            let (v, lost) = VirtualHost::build(routes.clone());
+            let v = v.unwrap();
+            assert_eq!(v.routes().len() + lost.len(), routes.len());
+            assert!(lost.iter().all(|(l, w)| l.path == w.path && Precedence(w) <= Precedence(l)));
+            for _ in 0..40 {
+                let p = paths[rng.next(paths.len())];
+                let headers: HeaderMap = ["x", "y"]
+                    .iter()
+                    .filter(|_| rng.next(2) == 0)
+                    .map(|n| (n.parse::<http::HeaderName>().unwrap(), "1".parse().unwrap()))
+                    .collect();
+                let query = [None, Some("q=1"), Some("r=1&q=1"), Some("q=2")][rng.next(4)];
+                let method = &methods[rng.next(2)];
+                let head = Head { method, headers: &headers, query, dropped: |_| false };
+                let takes = |r: &Arc<Route>| r.conditions.as_ref().is_none_or(|c| c.match_all(&head));
+                let naive = routes
+                    .iter()
+                    .filter(|r| r.path.matches(p) && takes(r))
+                    .min_by(|a, b| Precedence(a).cmp(&Precedence(b)));
+                conditional += usize::from(naive.is_some_and(|r| r.conditions.is_some()));
+                assert_eq!(name(v.find_for(p, &head)), name(naive), "{p} in round {round}");
+            }
+        }
+        assert!(conditional > 2000, "{conditional}");
+    }
+
+    #[test]
+    fn what_only_gateways_use_costs_an_ingress_route_two_pointers() {
+        let pointers = 2 * size_of::<usize>();
+        assert_eq!(size_of::<PathMatch>(), 3 * size_of::<usize>());
+        assert!(size_of::<Route>() <= 152 + pointers, "{}", size_of::<Route>());
     }
 }

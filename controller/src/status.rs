@@ -1,0 +1,282 @@
+//! Pure: what statuses should say and what they say now, in; what has to be written, out. An object whose status is
+//! as it should be gives nothing to write, so a quiet cluster is a silent one.
+
+pub(crate) mod conditions;
+
+use crate::cluster::gateway::{GROUP, Meta, ParentRef};
+use crate::write::{Change, Target, Write};
+use conditions::{Condition, difference, is_ahead, merged};
+use ingress_core::Kind;
+use serde_json::{Map, Value, json};
+
+/// Features of the Gateway API that this version passes the conformance tests of, in the order of the alphabet.
+pub const FEATURES: [&str; 8] = [
+    "GRPCRoute",
+    "Gateway",
+    "HTTPRoute",
+    "HTTPRouteMethodMatching",
+    "HTTPRouteParentRefPort",
+    "HTTPRouteQueryParamMatching",
+    "HTTPRouteSchemeRedirect",
+    "ReferenceGrant",
+];
+
+/// A listener's part of a Gateway's status.
+pub(crate) struct ListenerStatus<'a> {
+    pub name: &'a str,
+    /// `kind` of the routes that may attach.
+    pub kinds: Vec<&'static str>,
+    pub attached: usize,
+    pub conditions: &'a [Condition],
+}
+
+/// What a route's status says of one of its parents.
+pub(crate) struct ParentStatus<'a> {
+    pub reference: &'a ParentRef,
+    pub conditions: Vec<Condition>,
+}
+
+/// The status of a GatewayClass of ours.
+pub(crate) fn class(meta: &Meta, accepted: Condition, now: i64) -> Write {
+    let current = parsed(meta);
+    let features: Vec<Value> = FEATURES.iter().map(|name| json!({ "name": name })).collect();
+    let mut wanted = Map::new();
+    wanted.insert(
+        "conditions".into(),
+        merged(&current["conditions"], &[accepted], meta.generation, now, false),
+    );
+    wanted.insert("supportedFeatures".into(), features.into());
+    let ahead = is_ahead(&current["conditions"], meta.generation);
+    write(Kind::GatewayClass, meta, if ahead { None } else { difference(&current, wanted) })
+}
+
+/// The status of a Gateway of ours.
+pub(crate) fn gateway(
+    meta: &Meta,
+    conditions: &[Condition],
+    addresses: &[(&'static str, Box<str>)],
+    listeners: &[ListenerStatus<'_>],
+    now: i64,
+) -> Write {
+    let current = parsed(meta);
+    if is_ahead(&current["conditions"], meta.generation) {
+        return write(Kind::Gateway, meta, None);
+    }
+    let known = |name: &str| {
+        let all = current["listeners"].as_array().map(Vec::as_slice).unwrap_or_default();
+        all.iter().find(|l| l["name"] == *name).cloned().unwrap_or_default()
+    };
+    let listeners = listeners.iter().map(|listener| {
+        let old = known(listener.name);
+        let kinds: Vec<Value> =
+            listener.kinds.iter().map(|kind| json!({ "group": GROUP, "kind": kind })).collect();
+        json!({
+            "name": listener.name,
+            "supportedKinds": kinds,
+            "attachedRoutes": listener.attached,
+            "conditions": merged(&old["conditions"], listener.conditions, meta.generation, now, true),
+        })
+    });
+    let addresses: Vec<Value> =
+        addresses.iter().map(|(kind, value)| json!({ "type": kind, "value": value })).collect();
+    let mut wanted = Map::new();
+    wanted
+        .insert("conditions".into(), merged(&current["conditions"], conditions, meta.generation, now, false));
+    wanted.insert("listeners".into(), listeners.collect());
+    // an empty list is not kept by the API
+    if !(addresses.is_empty() && current["addresses"].is_null()) {
+        wanted.insert("addresses".into(), addresses.into());
+    }
+    write(Kind::Gateway, meta, difference(&current, wanted))
+}
+
+/// The status of a route: our entries are these, those of other controllers stay as they are.
+pub(crate) fn route(kind: Kind, meta: &Meta, ours: &[ParentStatus<'_>], controller: &str, now: i64) -> Write {
+    let current = parsed(meta);
+    let empty = Vec::new();
+    let entries = current["parents"].as_array().unwrap_or(&empty);
+    let own: Vec<&Value> = entries.iter().filter(|entry| entry["controllerName"] == *controller).collect();
+    if own.iter().any(|entry| is_ahead(&entry["conditions"], meta.generation)) {
+        return write(kind, meta, None);
+    }
+    let mut fresh = Vec::with_capacity(ours.len());
+    for parent in ours {
+        let reference = reference(parent.reference);
+        let same = |entry: &&&Value| plain(&entry["parentRef"]) == plain(&reference);
+        let old = own.iter().find(same);
+        let conditions = old.map_or(&Value::Null, |old| &old["conditions"]);
+        fresh.push(json!({
+            "parentRef": old.map_or(reference, |old| old["parentRef"].clone()),
+            "controllerName": controller,
+            "conditions": merged(conditions, &parent.conditions, meta.generation, now, true),
+        }));
+    }
+    // in the places that they have already
+    let place = |entry: &Value| {
+        own.iter().position(|old| old["parentRef"] == entry["parentRef"]).unwrap_or(usize::MAX)
+    };
+    fresh.sort_by_key(place);
+    let mut fresh = fresh.into_iter();
+    let mut parents: Vec<Value> = Vec::with_capacity(entries.len());
+    for entry in entries {
+        if entry["controllerName"] == *controller {
+            parents.extend(fresh.next());
+        } else {
+            parents.push(entry.clone());
+        }
+    }
+    parents.extend(fresh);
+    let mut wanted = Map::new();
+    if !(parents.is_empty() && current["parents"].is_null()) {
+        wanted.insert("parents".into(), parents.into());
+    }
+    write(kind, meta, difference(&current, wanted))
+}
+
+/// A reference with what the API fills in where it is left out.
+fn reference(parent: &ParentRef) -> Value {
+    let mut value = serde_json::to_value(parent).unwrap_or_default();
+    if let Some(fields) = value.as_object_mut() {
+        fields.entry("group").or_insert_with(|| GROUP.into());
+        fields.entry("kind").or_insert_with(|| "Gateway".into());
+    }
+    value
+}
+
+/// For comparing: without what stands for its own absence.
+fn plain(reference: &Value) -> Value {
+    let mut value = reference.clone();
+    if let Some(fields) = value.as_object_mut() {
+        fields.retain(|_, value| !value.is_null());
+        fields.entry("group").or_insert_with(|| GROUP.into());
+        fields.entry("kind").or_insert_with(|| "Gateway".into());
+    }
+    value
+}
+
+fn parsed(meta: &Meta) -> Value {
+    serde_json::from_str(&meta.status).unwrap_or_default()
+}
+
+fn write(kind: Kind, meta: &Meta, status: Option<Value>) -> Write {
+    let change = match status {
+        Some(status) => Change::Status { from: meta.resource_version.clone(), status },
+        None => Change::Nothing,
+    };
+    let (kind, plural) = match kind {
+        Kind::GatewayClass => ("GatewayClass", "gatewayclasses"),
+        Kind::Gateway => ("Gateway", "gateways"),
+        Kind::GrpcRoute => ("GRPCRoute", "grpcroutes"),
+        _ => ("HTTPRoute", "httproutes"),
+    };
+    let (namespace, name) = (meta.key.namespace.clone(), meta.key.name.clone());
+    Write { target: Target { group: GROUP, version: "v1", kind, plural, namespace, name }, change }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::Key;
+
+    const OURS: &str = "tak-os.org/gateway-controller";
+
+    fn meta(generation: i64, status: &Value) -> Meta {
+        Meta {
+            key: Key::new("shop", "web"),
+            uid: "u".into(),
+            resource_version: "7".into(),
+            generation,
+            created: 0,
+            status: status.to_string().into(),
+        }
+    }
+
+    fn parent(name: &str) -> ParentRef {
+        ParentRef { name: name.into(), ..Default::default() }
+    }
+
+    fn accepted() -> Condition {
+        Condition::new("Accepted", true, "Accepted", "")
+    }
+
+    fn of_route(meta: &Meta, names: &[&str]) -> Change {
+        let parents: Vec<_> = names.iter().map(|name| parent(name)).collect();
+        let ours: Vec<_> = parents
+            .iter()
+            .map(|reference| ParentStatus { reference, conditions: vec![accepted()] })
+            .collect();
+        route(Kind::HttpRoute, meta, &ours, OURS, 0).change
+    }
+
+    /// The status after a change, as the API keeps it.
+    fn after(mut status: Value, change: &Change) -> Value {
+        if let Change::Status { status: Value::Object(fields), .. } = change {
+            for (field, value) in fields {
+                status[field] = value.clone();
+            }
+        }
+        status
+    }
+
+    #[test]
+    fn entries_of_other_controllers_are_never_touched() {
+        let theirs = json!({ "controllerName": "example.com/c", "parentRef": { "name": "x" }, "conditions": [],
+                             "later": 1 });
+        let before = json!({ "parents": [theirs] });
+        let change = of_route(&meta(1, &before), &["gw", "gw2"]);
+        let status = after(before, &change);
+        assert_eq!(status["parents"][0], theirs);
+        assert_eq!(status["parents"][1]["parentRef"]["name"], "gw");
+        assert_eq!(status["parents"].as_array().unwrap().len(), 3);
+        // one goes; the other keeps what it has
+        let fewer = after(status.clone(), &of_route(&meta(1, &status), &["gw2"]));
+        assert_eq!(fewer["parents"], json!([theirs, status["parents"][2]]));
+        let none = after(fewer.clone(), &of_route(&meta(1, &fewer), &[]));
+        assert_eq!(none["parents"], json!([theirs]));
+    }
+
+    #[test]
+    fn a_status_that_is_right_is_not_written() {
+        let change = of_route(&meta(1, &Value::Null), &["gw"]);
+        let status = after(json!({}), &change);
+        assert_eq!(of_route(&meta(1, &status), &["gw"]), Change::Nothing);
+        assert_eq!(of_route(&meta(1, &json!({})), &[]), Change::Nothing);
+        assert!(matches!(of_route(&meta(2, &status), &["gw"]), Change::Status { from, .. } if &*from == "7"));
+    }
+
+    #[test]
+    fn a_status_of_a_later_generation_is_left_to_whoever_knows_it() {
+        let status = after(json!({}), &of_route(&meta(3, &Value::Null), &["gw"]));
+        assert_eq!(of_route(&meta(2, &status), &[]), Change::Nothing);
+    }
+
+    #[test]
+    fn a_gateways_listeners_are_all_ours() {
+        let listener = |name| ListenerStatus { name, kinds: vec!["HTTPRoute"], attached: 2, conditions: &[] };
+        let before = json!({ "listeners": [{ "name": "old" }], "conditions": [{ "type": "Theirs" }] });
+        let addresses = [("IPAddress", Box::<str>::from("192.0.2.1"))];
+        let write = gateway(&meta(1, &before), &[accepted()], &addresses, &[listener("http")], 0);
+        assert_eq!(write.target.to_string(), "gateway/shop/web");
+        let status = after(before, &write.change);
+        assert_eq!(status["listeners"][0]["name"], "http");
+        assert_eq!(status["listeners"][0]["attachedRoutes"], 2);
+        assert_eq!(status["addresses"], json!([{ "type": "IPAddress", "value": "192.0.2.1" }]));
+        assert_eq!(status["conditions"][0]["type"], "Theirs");
+        let again = gateway(&meta(1, &status), &[accepted()], &addresses, &[listener("http")], 99);
+        assert_eq!(again.change, Change::Nothing);
+    }
+
+    #[test]
+    fn a_class_says_what_it_supports_in_order() {
+        let write = class(&meta(1, &Value::Null), accepted(), 0);
+        let status = after(json!({}), &write.change);
+        let names: Vec<_> = status["supportedFeatures"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|f| f["name"].as_str().unwrap())
+            .collect();
+        assert!(names.is_sorted());
+        assert_eq!(class(&meta(1, &status), accepted(), 9).change, Change::Nothing);
+    }
+}

@@ -1,0 +1,354 @@
+//! The Gateway API's part of a pass: what changed in, what ports serve and what statuses say out.
+//!
+//! A change of one route costs that route and its hosts. Gateways, classes and grants are few and change rarely: then
+//! every route is looked at anew.
+
+use super::Settings;
+use super::attach::Attached;
+use super::gateway::{CONTROLLER, Gateways, api_kind, is_ours};
+use super::grant::Grants;
+use super::ingress::Shared;
+use super::listeners::{Composed, Ingresses, RouteId};
+use super::route::{DeclaredRoute, Reading, View};
+use crate::cluster::gateway::Meta;
+use crate::cluster::{Cluster, Dirty, Key};
+use crate::finding::{Finding, Findings, Outcome};
+use crate::status::conditions::Condition;
+use crate::status::{self, ListenerStatus, ParentStatus};
+use crate::write::Write;
+use ingress_core::listener::Listeners;
+use ingress_core::{HostPattern, Kind, ResourceRef};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
+
+/// What Gateways and their routes were translated to.
+#[derive(Default)]
+pub(super) struct GatewayApi {
+    grants: Grants,
+    gateways: Gateways,
+    routes: BTreeMap<RouteId, DeclaredRoute>,
+    /// Which routes refer to a Service.
+    by_service: HashMap<Key, Vec<RouteId>>,
+    /// Routes by listener.
+    attached: HashMap<(Key, usize), usize>,
+    composed: Composed,
+    /// What was last told of each object.
+    told: HashMap<ResourceRef, Box<[Finding]>>,
+    /// Routes of HTTPRoutes and of GRPCRoutes.
+    counts: [usize; 2],
+}
+
+/// What one pass goes by.
+pub(super) struct Pass<'a> {
+    pub cluster: &'a Cluster,
+    pub dirty: &'a Dirty,
+    pub everything: bool,
+    pub settings: &'a Settings,
+    pub now: i64,
+    pub ingresses: Ingresses<'a>,
+    /// Hosts of Ingresses that were settled in this pass.
+    pub hosts: &'a HashSet<HostPattern>,
+    /// Ingresses that lost or won something at a port with Gateways.
+    pub touched: &'a mut BTreeSet<Key>,
+    pub outcomes: &'a mut Vec<Outcome>,
+}
+
+/// What came of it.
+pub(super) struct Served {
+    pub listeners: Arc<Listeners>,
+    pub moved: bool,
+    pub writes: Vec<Write>,
+}
+
+impl GatewayApi {
+    /// Routes that serve, of HTTPRoutes and of GRPCRoutes.
+    pub(super) fn counts(&self) -> [usize; 2] {
+        self.counts
+    }
+
+    pub(super) fn translate(&mut self, pass: &mut Pass<'_>, shared: &mut Shared) -> Served {
+        if !pass.settings.gateway_api {
+            return Served { listeners: Arc::default(), moved: false, writes: Vec::new() };
+        }
+        let mut spots = HashSet::new();
+        let mut touched: BTreeSet<ResourceRef> = BTreeSet::new();
+        let renewed = self.look_at_gateways(pass, shared, &mut touched);
+        for id in self.work(pass, renewed) {
+            self.renew(pass, shared, &id, &mut spots, &mut touched);
+        }
+        if renewed {
+            self.composed.listen(&self.gateways, pass.ingresses, &mut spots);
+        }
+        if !self.composed.is_empty() {
+            self.composed.certify(&self.gateways, pass.ingresses);
+            self.composed.ingress_hosts(pass.hosts.iter(), &mut spots);
+        }
+        self.composed.settle(spots, &self.routes, pass.ingresses, pass.now, &mut touched);
+        let (listeners, moved) = self.composed.publish();
+        let mut writes = Vec::new();
+        for object in self.to_write(pass, &touched) {
+            writes.extend(self.write(pass, object));
+        }
+        for object in touched {
+            if object.kind == Kind::Ingress {
+                pass.touched.insert(Key { namespace: object.namespace, name: object.name });
+            } else {
+                self.tell(pass, object);
+            }
+        }
+        Served { listeners, moved, writes }
+    }
+
+    /// What an Ingress did not get of its hosts where Gateways listen.
+    pub(super) fn lost(&self, object: &ResourceRef, hosts: &[&HostPattern]) -> Vec<&Finding> {
+        let spots =
+            self.composed.scopes().flat_map(|scope| hosts.iter().map(move |host| (scope, (*host).clone())));
+        self.composed.lost(object, spots)
+    }
+
+    /// Whether Gateways were looked at anew, so that every route must be.
+    fn look_at_gateways(
+        &mut self,
+        pass: &Pass<'_>,
+        shared: &mut Shared,
+        touched: &mut BTreeSet<ResourceRef>,
+    ) -> bool {
+        let Pass { cluster, dirty, settings, .. } = pass;
+        let (namespace, name) = &settings.publish_service;
+        let published = Key::new(namespace.as_str(), name.as_str());
+        let asked = pass.everything
+            || dirty.gateways
+            || dirty.services.contains(&published)
+            || dirty.secrets.iter().any(|secret| self.gateways.secrets.contains(secret));
+        if !asked {
+            return false;
+        }
+        self.grants = Grants::of(cluster);
+        let fresh = Gateways::read(cluster, &self.grants, &mut shared.certificates, settings, pass.now);
+        let changed = fresh.all != self.gateways.all;
+        for key in fresh.all.keys().chain(self.gateways.all.keys()) {
+            if fresh.all.get(key) != self.gateways.all.get(key) {
+                touched.insert(resource(Kind::Gateway, key));
+            }
+        }
+        self.gateways = fresh;
+        pass.everything || dirty.gateways || changed
+    }
+
+    /// The routes that must be looked at.
+    fn work(&self, pass: &Pass<'_>, renewed: bool) -> BTreeSet<RouteId> {
+        let Pass { cluster, dirty, .. } = pass;
+        if renewed {
+            let http = cluster.http_routes.keys().map(|key| (Kind::HttpRoute, key.clone()));
+            let grpc = cluster.grpc_routes.keys().map(|key| (Kind::GrpcRoute, key.clone()));
+            return http.chain(grpc).chain(self.routes.keys().cloned()).collect();
+        }
+        let services = dirty.services.iter().filter_map(|service| self.by_service.get(service)).flatten();
+        let mut work: BTreeSet<RouteId> = dirty.routes.iter().chain(services).cloned().collect();
+        if self.gateways.selects && !dirty.namespaces.is_empty() {
+            let within = |id: &&RouteId| dirty.namespaces.contains(&id.1.namespace);
+            work.extend(self.routes.keys().filter(within).cloned());
+        }
+        work
+    }
+
+    /// Translates one route anew, or forgets it.
+    fn renew(
+        &mut self,
+        pass: &Pass<'_>,
+        shared: &mut Shared,
+        id: &RouteId,
+        spots: &mut HashSet<super::listeners::Spot>,
+        touched: &mut BTreeSet<ResourceRef>,
+    ) {
+        let old = self.routes.remove(id).unwrap_or_default();
+        let reading = Reading {
+            gateways: &self.gateways,
+            grants: &self.grants,
+            cluster: pass.cluster,
+            settings: pass.settings,
+        };
+        let new = view(pass.cluster, id).map(|view| reading.declare(&view, Some(&old), shared));
+        let exists = new.is_some();
+        let new = new.unwrap_or_default();
+        for service in old.services.iter().filter(|service| !new.services.contains(service)) {
+            if let Some(routes) = self.by_service.get_mut(service) {
+                routes.retain(|known| known != id);
+                if routes.is_empty() {
+                    self.by_service.remove(service);
+                }
+            }
+        }
+        for service in new.services.iter().filter(|service| !old.services.contains(service)) {
+            self.by_service.entry(service.clone()).or_default().push(id.clone());
+        }
+        self.count(&old.attached, &new.attached, touched);
+        self.composed.claim(id, &old.routes, &new.routes, spots);
+        let slot = usize::from(id.0 == Kind::GrpcRoute);
+        let of =
+            |declared: &DeclaredRoute| declared.routes.iter().map(|(_, routes)| routes.len()).sum::<usize>();
+        self.counts[slot] = (self.counts[slot] + of(&new)).saturating_sub(of(&old));
+        touched.insert(resource(id.0, &id.1));
+        if exists {
+            self.routes.insert(id.clone(), new);
+        }
+    }
+
+    fn count(&mut self, old: &Attached, new: &Attached, touched: &mut BTreeSet<ResourceRef>) {
+        for listener in old.listeners.iter().filter(|listener| !new.listeners.contains(listener)) {
+            if let Some(count) = self.attached.get_mut(listener) {
+                *count = count.saturating_sub(1);
+                if *count == 0 {
+                    self.attached.remove(listener);
+                }
+            }
+            touched.insert(resource(Kind::Gateway, &listener.0));
+        }
+        for listener in new.listeners.iter().filter(|listener| !old.listeners.contains(listener)) {
+            *self.attached.entry(listener.clone()).or_default() += 1;
+            touched.insert(resource(Kind::Gateway, &listener.0));
+        }
+    }
+
+    /// The objects whose status may have to be written.
+    fn to_write(&self, pass: &Pass<'_>, touched: &BTreeSet<ResourceRef>) -> BTreeSet<ResourceRef> {
+        let Pass { cluster, dirty, .. } = pass;
+        let mut all: BTreeSet<ResourceRef> =
+            touched.iter().filter(|o| o.kind != Kind::Ingress).cloned().collect();
+        all.extend(dirty.versions.iter().map(|(kind, key)| resource(*kind, key)));
+        if dirty.writes || pass.everything {
+            for kind in [Kind::GatewayClass, Kind::Gateway, Kind::HttpRoute, Kind::GrpcRoute] {
+                all.extend(cluster.gateway_api_keys(kind).map(|key| resource(kind, key)));
+            }
+        }
+        all
+    }
+
+    fn write(&self, pass: &Pass<'_>, object: ResourceRef) -> Option<Write> {
+        let cluster = pass.cluster;
+        let key = Key { namespace: object.namespace, name: object.name };
+        match object.kind {
+            Kind::GatewayClass => {
+                let class = cluster.gateway_classes.get(&key).filter(|_| is_ours(cluster, &key.name))?;
+                let accepted = match &class.spec.parameters_ref {
+                    None => Condition::new("Accepted", true, "Accepted", ""),
+                    Some(_) => {
+                        let message = "there are no parameters for classes; they are not read";
+                        Condition::new("Accepted", false, "InvalidParameters", message)
+                    }
+                };
+                Some(status::class(&class.meta, accepted, pass.now))
+            }
+            Kind::Gateway => {
+                let (object, gateway) = (cluster.gateways.get(&key)?, self.gateways.all.get(&key)?);
+                let listeners: Vec<_> = gateway
+                    .listeners
+                    .iter()
+                    .enumerate()
+                    .map(|(i, listener)| ListenerStatus {
+                        name: &listener.name,
+                        kinds: listener.kinds.iter().map(|kind| api_kind(*kind)).collect(),
+                        attached: self.attached.get(&(key.clone(), i)).copied().unwrap_or_default(),
+                        conditions: &listener.conditions,
+                    })
+                    .collect();
+                Some(status::gateway(
+                    &object.meta,
+                    &gateway.conditions,
+                    &gateway.addresses,
+                    &listeners,
+                    pass.now,
+                ))
+            }
+            kind @ (Kind::HttpRoute | Kind::GrpcRoute) => {
+                let meta = route_meta(cluster, &(kind, key.clone()))?;
+                let declared = self.routes.get(&(kind, key))?;
+                let ours: Vec<_> = declared
+                    .attached
+                    .parents
+                    .iter()
+                    .map(|parent| ParentStatus {
+                        reference: &parent.reference,
+                        conditions: declared.conditions(&parent.accepted),
+                    })
+                    .collect();
+                // most routes of other controllers have no word of ours in them
+                if ours.is_empty() && !meta.status.contains(CONTROLLER) {
+                    return None;
+                }
+                Some(status::route(kind, meta, &ours, CONTROLLER, pass.now))
+            }
+            _ => None,
+        }
+    }
+
+    /// Hands out an object's findings if they are others than before.
+    fn tell(&mut self, pass: &mut Pass<'_>, object: ResourceRef) {
+        let key = Key { namespace: object.namespace.clone(), name: object.name.clone() };
+        let (meta, findings) = match object.kind {
+            Kind::Gateway => {
+                let meta = pass.cluster.gateways.get(&key).map(|gateway| &gateway.meta);
+                (meta, self.gateways.all.get(&key).map(|g| g.findings.clone()).unwrap_or_default())
+            }
+            kind => {
+                let id = (kind, key);
+                let meta = route_meta(pass.cluster, &id);
+                let declared = self.routes.get(&id);
+                let mut findings = declared.map(|d| d.findings.clone()).unwrap_or_default();
+                let spots = declared.into_iter().flat_map(|d| d.routes.iter());
+                let spots = spots.map(|(place, _)| (place.scope, place.host.clone()));
+                add_lost(&mut findings, &self.composed.lost(&object, spots));
+                (meta, findings.finish())
+            }
+        };
+        let Some(meta) = meta else {
+            self.told.remove(&object);
+            return;
+        };
+        let told = self.told.get(&object).map(|told| &**told).unwrap_or_default();
+        if *told == *findings {
+            return;
+        }
+        if findings.is_empty() {
+            self.told.remove(&object);
+        } else {
+            self.told.insert(object.clone(), findings.clone());
+        }
+        pass.outcomes.push(Outcome {
+            source: object,
+            uid: meta.uid.clone(),
+            resource_version: meta.resource_version.clone(),
+            findings,
+        });
+    }
+}
+
+/// The same is lost at two ports, and told once.
+pub(super) fn add_lost(findings: &mut Findings, lost: &[&Finding]) {
+    for Finding { reason, field, message } in lost {
+        findings.add_once(*reason, field.clone(), message.to_string());
+    }
+}
+
+fn resource(kind: Kind, key: &Key) -> ResourceRef {
+    ResourceRef { kind, namespace: key.namespace.clone(), name: key.name.clone() }
+}
+
+fn route_meta<'a>(cluster: &'a Cluster, (kind, key): &RouteId) -> Option<&'a Meta> {
+    match kind {
+        Kind::HttpRoute => cluster.http_routes.get(key).map(|route| &route.meta),
+        Kind::GrpcRoute => cluster.grpc_routes.get(key).map(|route| &route.meta),
+        _ => None,
+    }
+}
+
+fn view<'a>(cluster: &'a Cluster, (kind, key): &RouteId) -> Option<View<'a>> {
+    match kind {
+        Kind::HttpRoute => cluster.http_routes.get(key).map(|route| View::from(&**route)),
+        Kind::GrpcRoute => cluster.grpc_routes.get(key).map(|route| View::from(&**route)),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests;

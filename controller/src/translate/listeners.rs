@@ -1,0 +1,352 @@
+//! What each port with a Gateway listener serves: the routes of all Gateways and of Ingresses together.
+//!
+//! All Gateways share the product's addresses, so two of them can listen for one host. Their routes are one set then,
+//! in the order that counts among all routes: of two that ask for the same, the older object serves. Within a Gateway
+//! the most specific listener that takes a host is the only one (listener isolation).
+
+use super::attach::Place;
+use super::gateway::Gateways;
+use super::route::{DeclaredRoute, Placed, at};
+use crate::cluster::Key;
+use crate::finding::{Finding, Reason};
+use ingress_core::listener::{Listener, Listeners, TlsMode};
+use ingress_core::route::names::HostMap;
+use ingress_core::{CertStore, HostPattern, Kind, ResourceRef, Route, RouteTable, Scope, VirtualHost};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
+
+/// A Gateway API route.
+pub(super) type RouteId = (Kind, Key);
+/// A host of a port.
+pub(super) type Spot = (Scope, HostPattern);
+
+/// What is served where Gateways listen.
+#[derive(Default)]
+pub(super) struct Composed {
+    scopes: BTreeMap<Scope, Port>,
+    /// Routes and the Gateways that they come through, in order.
+    claims: HashMap<Spot, Vec<(RouteId, Key)>>,
+    /// Hosts of listeners, and whose they are: no less specific listener of the same Gateway steps in there.
+    own_hosts: BTreeMap<Spot, BTreeSet<Key>>,
+    lost: HashMap<Spot, Box<[(ResourceRef, Finding)]>>,
+    /// The certificates of Ingresses that went into those of the ports.
+    certified: Option<Arc<CertStore>>,
+    published: Arc<Listeners>,
+    moved: bool,
+}
+
+#[derive(Default)]
+struct Port {
+    tls: bool,
+    routes: Arc<RouteTable>,
+    certs: Arc<CertStore>,
+    names: Arc<HostMap<TlsMode>>,
+}
+
+/// What Ingresses serve by themselves.
+#[derive(Clone, Copy)]
+pub(super) struct Ingresses<'a> {
+    pub routes: &'a Arc<RouteTable>,
+    pub certs: &'a Arc<CertStore>,
+}
+
+/// Whether Ingresses are served at the port.
+fn has_ingresses(scope: Scope) -> bool {
+    matches!(scope.port, 80 | 443)
+}
+
+impl Composed {
+    /// Whether no Gateway listens.
+    pub(super) fn is_empty(&self) -> bool {
+        self.scopes.is_empty()
+    }
+
+    /// A route declares other places than before; `spots` gets those for which that matters.
+    pub(super) fn claim(&mut self, id: &RouteId, old: &Placed, new: &Placed, spots: &mut HashSet<Spot>) {
+        let spot = |place: &Place| (place.scope, place.host.clone());
+        for (place, routes) in old {
+            let now = at(new, place);
+            if now != Some(&**routes) {
+                spots.insert(spot(place));
+            }
+            if now.is_some() {
+                continue;
+            }
+            if let Some(claim) = self.claims.get_mut(&spot(place)) {
+                claim.retain(|(by, gateway)| by != id || *gateway != place.gateway);
+                if claim.is_empty() {
+                    self.claims.remove(&spot(place));
+                }
+            }
+        }
+        for (place, _) in new.iter().filter(|(place, _)| at(old, place).is_none()) {
+            spots.insert(spot(place));
+            let claim = self.claims.entry(spot(place)).or_default();
+            let entry = (id.clone(), place.gateway.clone());
+            if let Err(here) = claim.binary_search(&entry) {
+                claim.reserve_exact(1);
+                claim.insert(here, entry);
+            }
+        }
+    }
+
+    /// Takes over the ports and hosts that Gateways listen to; `spots` gets what is to be settled anew.
+    pub(super) fn listen(
+        &mut self,
+        gateways: &Gateways,
+        ingresses: Ingresses<'_>,
+        spots: &mut HashSet<Spot>,
+    ) {
+        let mut scopes: BTreeMap<Scope, bool> = BTreeMap::new();
+        let mut own_hosts: BTreeMap<Spot, BTreeSet<Key>> = BTreeMap::new();
+        for (key, gateway) in &gateways.all {
+            for listener in &gateway.listeners {
+                let Some(scope) = listener.scope else { continue };
+                scopes.insert(scope, listener.tls);
+                own_hosts.entry((scope, listener.hostname.clone())).or_default().insert(key.clone());
+            }
+        }
+        for spot in own_hosts.keys().chain(self.own_hosts.keys()) {
+            if own_hosts.get(spot) != self.own_hosts.get(spot) || !self.scopes.contains_key(&spot.0) {
+                spots.insert(spot.clone());
+            }
+        }
+        self.own_hosts = own_hosts;
+        self.certified = None;
+        let before = self.scopes.len();
+        self.scopes.retain(|scope, port| scopes.get(scope) == Some(&port.tls));
+        self.moved |= self.scopes.len() != before;
+        for (scope, tls) in scopes {
+            if self.scopes.contains_key(&scope) {
+                continue;
+            }
+            let routes = if has_ingresses(scope) { ingresses.routes.clone() } else { Arc::default() };
+            self.scopes.insert(scope, Port { tls, routes, ..Port::default() });
+            self.moved = true;
+            spots.extend(self.claims.keys().filter(|(s, _)| *s == scope).cloned());
+        }
+    }
+
+    /// The certificates of each port with TLS: those of Ingresses first, then those of listeners, the oldest
+    /// Gateway's first.
+    pub(super) fn certify(&mut self, gateways: &Gateways, ingresses: Ingresses<'_>) {
+        if self.certified.as_ref().is_some_and(|known| Arc::ptr_eq(known, ingresses.certs)) {
+            return;
+        }
+        self.certified = Some(ingresses.certs.clone());
+        for (scope, port) in self.scopes.iter_mut().filter(|(_, port)| port.tls) {
+            let mut certs =
+                if has_ingresses(*scope) { CertStore::clone(ingresses.certs) } else { CertStore::default() };
+            let mut names = HostMap::default();
+            let mut all: Vec<_> = gateways.all.iter().collect();
+            all.sort_by_key(|(key, gateway)| (gateway.created, *key));
+            let mut taken = BTreeSet::new();
+            for listener in all.iter().flat_map(|(_, g)| &g.listeners).filter(|l| l.scope == Some(*scope)) {
+                let host = &listener.hostname;
+                names.insert(host, TlsMode::Terminate);
+                let Some(certificate) = &listener.certificate else { continue };
+                let first = taken.insert(host);
+                if first && (*host == HostPattern::Any || certs.declared(host).is_none()) {
+                    certs.insert(host, certificate.clone());
+                }
+            }
+            if *port.certs != certs {
+                port.certs = Arc::new(certs);
+                self.moved = true;
+            }
+            if *port.names != names {
+                port.names = Arc::new(names);
+                self.moved = true;
+            }
+        }
+    }
+
+    /// Hosts of Ingresses have other routes now: what that means for the ports.
+    pub(super) fn ingress_hosts<'a>(
+        &self,
+        hosts: impl Iterator<Item = &'a HostPattern>,
+        spots: &mut HashSet<Spot>,
+    ) {
+        for host in hosts {
+            spots.extend(
+                self.scopes.keys().filter(|s| has_ingresses(**s)).map(|scope| (*scope, host.clone())),
+            );
+        }
+    }
+
+    /// Builds the routes of these hosts anew; `touched` gets the objects whose findings may be others now.
+    pub(super) fn settle(
+        &mut self,
+        mut spots: HashSet<Spot>,
+        declared: &BTreeMap<RouteId, DeclaredRoute>,
+        ingresses: Ingresses<'_>,
+        now: i64,
+        touched: &mut BTreeSet<ResourceRef>,
+    ) {
+        // what stands in for others depends on them
+        let mut more: Vec<Spot> = Vec::new();
+        for (scope, host) in &spots {
+            if let HostPattern::Suffix(parent) = host {
+                more.push((*scope, HostPattern::Wildcard(parent.clone())));
+            }
+            let below =
+                self.own_hosts.keys().filter(|(s, own)| s == scope && own != host && own.within(host));
+            more.extend(below.cloned());
+        }
+        spots.extend(more);
+        for spot in spots {
+            let Some(port) = self.scopes.get(&spot.0) else {
+                touched.extend(self.lost.remove(&spot).into_iter().flatten().map(|(object, _)| object));
+                continue;
+            };
+            let (fresh, lost) = self.host(&spot, declared, ingresses);
+            if port.routes.get(&spot.1) != fresh.as_ref()
+                && let Some(port) = self.scopes.get_mut(&spot.0)
+            {
+                let fresh = fresh.map(|fresh| fresh.since(now));
+                Arc::make_mut(&mut port.routes).set(&spot.1, fresh);
+                self.moved = true;
+            }
+            let old = if lost.is_empty() {
+                self.lost.remove(&spot)
+            } else {
+                self.lost.insert(spot.clone(), lost.clone())
+            };
+            if old.as_deref().unwrap_or_default() != &*lost {
+                let both = old.into_iter().flatten().chain(lost);
+                touched.extend(both.map(|(object, _)| object));
+            }
+        }
+    }
+
+    /// A host's routes at a port, and who lost to whom there.
+    #[allow(clippy::type_complexity)]
+    fn host(
+        &self,
+        spot: &Spot,
+        declared: &BTreeMap<RouteId, DeclaredRoute>,
+        ingresses: Ingresses<'_>,
+    ) -> (Option<Arc<VirtualHost>>, Box<[(ResourceRef, Finding)]>) {
+        let (scope, host) = spot;
+        let of_ingresses = ingresses.routes.get(host).filter(|_| has_ingresses(*scope));
+        let mut routes = self.claimed(spot, declared, |_| true);
+        if let (HostPattern::Wildcard(parent), Some(_)) = (host, of_ingresses) {
+            // the Ingress's entry is the one that is found for one label
+            let deep = (*scope, HostPattern::Suffix(parent.clone()));
+            routes.extend(self.claimed(&deep, declared, |_| true));
+        }
+        if routes.is_empty() {
+            if let Some(of_ingresses) = of_ingresses {
+                return (Some(of_ingresses.clone()), Box::default());
+            }
+            return (
+                self.own_hosts.get(spot).map(|own| self.stand_in(spot, own, declared, ingresses)),
+                Box::default(),
+            );
+        }
+        routes.extend(of_ingresses.into_iter().flat_map(|v| v.routes()).cloned());
+        let (built, losers) = VirtualHost::build(routes);
+        (built, losers.iter().map(|(loser, winner)| lost(host, loser, winner)).collect())
+    }
+
+    /// A listener's host without routes: what others serve there, but not the same Gateway's less specific listeners.
+    fn stand_in(
+        &self,
+        (scope, host): &Spot,
+        own: &BTreeSet<Key>,
+        declared: &BTreeMap<RouteId, DeclaredRoute>,
+        ingresses: Ingresses<'_>,
+    ) -> Arc<VirtualHost> {
+        let broader: Vec<HostPattern> = match host {
+            HostPattern::Exact(name) => HostPattern::candidates(name),
+            HostPattern::Suffix(parent) => {
+                // a name below it, so that all that take it are there
+                let mut all = HostPattern::candidates(&format!("x.{parent}"));
+                all.retain(|pattern| host.within(pattern));
+                all
+            }
+            HostPattern::Wildcard(_) | HostPattern::Any => Vec::new(),
+        };
+        for pattern in broader.into_iter().filter(|pattern| pattern != host) {
+            let mut routes =
+                self.claimed(&(*scope, pattern.clone()), declared, |gateway| !own.contains(gateway));
+            let of_ingresses = ingresses.routes.get(&pattern).filter(|_| has_ingresses(*scope));
+            routes.extend(of_ingresses.into_iter().flat_map(|v| v.routes()).cloned());
+            if let (Some(built), _) = VirtualHost::build(routes) {
+                return built;
+            }
+        }
+        VirtualHost::empty()
+    }
+
+    /// The routes that are declared for a host through some of the Gateways.
+    fn claimed(
+        &self,
+        (scope, host): &Spot,
+        declared: &BTreeMap<RouteId, DeclaredRoute>,
+        counts: impl Fn(&Key) -> bool,
+    ) -> Vec<Arc<Route>> {
+        let claim = self.claims.get(&(*scope, host.clone()));
+        let mut all = Vec::new();
+        let mut last: Option<&RouteId> = None;
+        for (id, gateway) in claim.into_iter().flatten() {
+            // through two Gateways it is the same route
+            if last == Some(id) || !counts(gateway) {
+                continue;
+            }
+            last = Some(id);
+            let place = Place { scope: *scope, host: host.clone(), gateway: gateway.clone() };
+            let routes = declared.get(id).and_then(|declared| at(&declared.routes, &place));
+            all.extend(routes.into_iter().flatten().cloned());
+        }
+        all
+    }
+
+    /// What an object did not get of what it declares.
+    pub(super) fn lost(&self, object: &ResourceRef, spots: impl Iterator<Item = Spot>) -> Vec<&Finding> {
+        let mut findings = Vec::new();
+        for spot in spots {
+            let all = self.lost.get(&spot).map(|lost| &**lost).unwrap_or_default();
+            findings.extend(all.iter().filter(|(loser, _)| loser == object).map(|(_, finding)| finding));
+        }
+        findings
+    }
+
+    /// The ports that there are.
+    pub(super) fn scopes(&self) -> impl Iterator<Item = Scope> + '_ {
+        self.scopes.keys().copied()
+    }
+
+    /// What is to be published, and whether it is news.
+    pub(super) fn publish(&mut self) -> (Arc<Listeners>, bool) {
+        let moved = std::mem::take(&mut self.moved);
+        if moved {
+            let all = self.scopes.iter().map(|(scope, port)| {
+                let listener = Listener {
+                    tls: port.tls,
+                    routes: port.routes.clone(),
+                    certs: port.certs.clone(),
+                    names: port.names.clone(),
+                };
+                (*scope, Arc::new(listener))
+            });
+            self.published = Arc::new(all.collect());
+        }
+        (self.published.clone(), moved)
+    }
+}
+
+fn lost(host: &HostPattern, loser: &Route, winner: &Route) -> (ResourceRef, Finding) {
+    let path = &loser.path;
+    let message = if loser.source == winner.source {
+        format!("{path} of host {host} is declared twice in this object; {} counts", winner.place())
+    } else {
+        format!("{path} of host {host} is already served by {}; it gets nothing here", winner.source)
+    };
+    let field = match loser.source.kind {
+        Kind::Ingress => format!("spec.rules[{}].http.paths[{}].path", loser.rule.rule, loser.rule.path),
+        _ => format!("spec.{}", loser.place()),
+    };
+    let finding = Finding { reason: Reason::HostPathTaken, field: field.into(), message: message.into() };
+    ((*loser.source).clone(), finding)
+}
