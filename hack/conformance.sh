@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # `make conformance`: the Gateway API's own suite against the image of this checkout, run as the DaemonSet of default/ on a real node
-# in a network namespace on this machine. Skipped, by name, where the machine cannot. See docs/gateway.md, "Conformance".
+# in a network namespace on this machine. Skipped, by name, where the machine cannot. See e2e/conformance/README.md.
 #
 #   hack/conformance.sh                all of it; the report is left in $CARGO_TARGET_DIR/conformance
 #   hack/conformance.sh -run NAME      one test, with its whole output (NAME as in the report, HTTPRouteMatching)

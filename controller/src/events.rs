@@ -7,6 +7,7 @@
 
 use crate::finding::Finding;
 use crate::metrics::{EventResult, Metrics};
+use crate::tokens::Tokens;
 use ingress_core::{Kind, ResourceRef};
 use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::api::events::v1::Event;
@@ -18,7 +19,7 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, timeout};
 
 /// `reportingController` of every Event.
 pub const REPORTER: &str = "tak-os.org/ingress-controller";
@@ -69,7 +70,7 @@ impl Events {
             notes,
             metrics: metrics.clone(),
             said: HashMap::new(),
-            tokens: Tokens { left: BURST, at: Instant::now() },
+            tokens: Tokens::new(PER_SECOND, BURST),
             refused: None,
         };
         (Self { queue: Some(queue), metrics }, writer)
@@ -251,29 +252,6 @@ fn event_name(note: &Note) -> String {
 
 fn cut(text: &str, max: usize) -> &str {
     &text[..text.floor_char_boundary(max)]
-}
-
-/// At most `PER_SECOND` on average, `BURST` at once.
-struct Tokens {
-    left: f64,
-    at: Instant,
-}
-
-impl Tokens {
-    async fn take(&mut self) {
-        self.refill();
-        if self.left < 1.0 {
-            sleep(Duration::from_secs_f64((1.0 - self.left) / PER_SECOND)).await;
-            self.refill();
-        }
-        self.left -= 1.0;
-    }
-
-    fn refill(&mut self) {
-        let now = Instant::now();
-        self.left = (self.left + now.duration_since(self.at).as_secs_f64() * PER_SECOND).min(BURST);
-        self.at = now;
-    }
 }
 
 #[cfg(test)]

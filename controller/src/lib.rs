@@ -16,6 +16,7 @@ mod metrics;
 mod rebuild;
 mod status;
 mod sync;
+mod tokens;
 pub mod translate;
 mod update;
 mod watch;

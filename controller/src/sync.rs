@@ -1,21 +1,9 @@
 //! How far the start has come: for `/readyz`.
 
+use crate::update::kinds;
 use ingress_core::Kind;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-const KINDS: [Kind; 11] = [
-    Kind::Ingress,
-    Kind::IngressClass,
-    Kind::Service,
-    Kind::EndpointSlice,
-    Kind::Secret,
-    Kind::Namespace,
-    Kind::GatewayClass,
-    Kind::Gateway,
-    Kind::ReferenceGrant,
-    Kind::HttpRoute,
-    Kind::GrpcRoute,
-];
 const FILES: u32 = 1 << 30;
 const START: u32 = 1 << 31;
 
@@ -37,7 +25,7 @@ impl SyncStatus {
     /// The sources whose first full list has not been taken in, by name.
     pub fn pending(&self) -> Vec<&'static str> {
         let bits = self.pending.load(Ordering::Acquire);
-        let kinds = KINDS.into_iter().filter(|kind| bits & bit(*kind) != 0).map(Kind::as_str);
+        let kinds = kinds().filter(|kind| bits & bit(*kind) != 0).map(Kind::as_str);
         let others = [(FILES, "manifests"), (START, "controller")];
         kinds.chain(others.into_iter().filter(|(b, _)| bits & b != 0).map(|(_, name)| name)).collect()
     }
@@ -71,7 +59,7 @@ impl SyncStatus {
 
 /// 0 for a kind that is never waited for.
 fn bit(kind: Kind) -> u32 {
-    KINDS.iter().position(|known| *known == kind).map_or(0, |at| 1 << at)
+    kinds().position(|known| known == kind).map_or(0, |at| 1 << at)
 }
 
 #[cfg(test)]

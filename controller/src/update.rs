@@ -15,6 +15,19 @@ use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
 
+/// The kinds that are read.
+pub(crate) fn kinds() -> impl Iterator<Item = Kind> {
+    let core = [
+        Kind::Ingress,
+        Kind::IngressClass,
+        Kind::Service,
+        Kind::EndpointSlice,
+        Kind::Secret,
+        Kind::Namespace,
+    ];
+    core.into_iter().chain(GatewayApi::KINDS)
+}
+
 /// One object, reduced.
 #[derive(Clone)]
 pub(crate) enum Object {
@@ -113,15 +126,7 @@ impl Update {
             Update::Refused(_) => {}
             Update::Files(objects) => {
                 let mut objects = Sorted::from(objects);
-                let kinds = [
-                    Kind::Ingress,
-                    Kind::IngressClass,
-                    Kind::Service,
-                    Kind::EndpointSlice,
-                    Kind::Secret,
-                    Kind::Namespace,
-                ];
-                for kind in kinds.into_iter().chain(GatewayApi::KINDS) {
+                for kind in kinds() {
                     objects.replace(kind, cluster, dirty);
                 }
             }

@@ -12,6 +12,7 @@
 
 use crate::leader::Role;
 use crate::metrics::{Metrics, WriteResult};
+use crate::tokens::Tokens;
 use kube::api::{Api, DynamicObject, Patch, PatchParams};
 use kube::core::{ApiResource, GroupVersionKind};
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -141,7 +142,7 @@ impl Writes {
             desk: desk.clone(),
             role,
             metrics,
-            tokens: Tokens { left: BURST, at: Instant::now() },
+            tokens: Tokens::new(PER_SECOND, BURST),
             refused: HashSet::new(),
         };
         (Self(Some(desk)), writer)
@@ -385,29 +386,6 @@ impl Writer {
             "not allowed to write {plural}{part}: the role needs the rule \
              apiGroups [\"{group}\"], resources [\"{plural}{part}\"], verbs [{verbs}]"
         );
-    }
-}
-
-/// At most `PER_SECOND` on average, `BURST` at once.
-struct Tokens {
-    left: f64,
-    at: Instant,
-}
-
-impl Tokens {
-    async fn take(&mut self) {
-        self.refill();
-        if self.left < 1.0 {
-            sleep(Duration::from_secs_f64((1.0 - self.left) / PER_SECOND)).await;
-            self.refill();
-        }
-        self.left -= 1.0;
-    }
-
-    fn refill(&mut self) {
-        let now = Instant::now();
-        self.left = (self.left + now.duration_since(self.at).as_secs_f64() * PER_SECOND).min(BURST);
-        self.at = now;
     }
 }
 

@@ -1,16 +1,15 @@
 //! One Ingress: what it declares for which hosts, and what is wrong with it.
 
 use super::auth::AuthSecrets;
-use super::backend::{Backends, Problem};
+use super::backend::Backends;
 use super::secret::Certificates;
 use super::tls::{self, TlsClaim};
 use super::{Settings, path};
 use crate::annotations;
-use crate::annotations::backend::Connection;
-use crate::cluster::{Cluster, IngressObject, Key, PathBackend, Pool, PortRef};
+use crate::cluster::{Cluster, IngressObject, Key, PathBackend, Pool};
 use crate::finding::{Findings, Reason, quoted};
 use ingress_core::route::RuleIndex;
-use ingress_core::{Backend, HostPattern, Kind, Policy, ResourceRef, Route, Slot};
+use ingress_core::{HostPattern, Kind, Policy, ResourceRef, Route, Slot};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
@@ -61,7 +60,7 @@ impl Declared {
 pub(super) struct Shared {
     policies: Pool<Policy>,
     names: Pool<str>,
-    backends: Backends,
+    pub(super) backends: Backends,
     pub certificates: Certificates,
     pub auth: AuthSecrets,
 }
@@ -182,23 +181,6 @@ impl Shared {
             HostPattern::Suffix(parent) => HostPattern::Suffix(self.names.intern(parent)),
             HostPattern::Any => HostPattern::Any,
         }
-    }
-
-    /// The backend of a Service port.
-    pub(super) fn resolve(
-        &mut self,
-        service: &Key,
-        port: &PortRef,
-        connection: Connection,
-        cluster: &Cluster,
-        settings: &Settings,
-    ) -> (Arc<Backend>, Option<Problem>) {
-        self.backends.resolve(service, port, connection, cluster, settings)
-    }
-
-    /// A backend that others have too.
-    pub(super) fn backend(&mut self, backend: Backend) -> Arc<Backend> {
-        self.backends.intern(backend)
     }
 
     /// A rule's host, with its name shared.

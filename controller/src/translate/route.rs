@@ -514,7 +514,7 @@ impl Rules<'_, '_> {
         let protocol = self.protocol(service, reference.port)?;
         let connection = Connection { protocol, ..Connection::default() };
         let Reading { cluster, settings, .. } = self.reading;
-        let (backend, problem) = self.shared.resolve(service, &port, connection, cluster, settings);
+        let (backend, problem) = self.shared.backends.resolve(service, &port, connection, cluster, settings);
         match problem {
             // it is there, and empty for now
             Some((Reason::NoEndpoints, message)) => {
@@ -554,7 +554,7 @@ impl Rules<'_, '_> {
 
     fn broken(&mut self, service: &Key, port: u16) -> Arc<Backend> {
         let Key { namespace, name } = service.clone();
-        self.shared.backend(Backend {
+        self.shared.backends.intern(Backend {
             service: ServicePort { namespace, name, port },
             address: BackendAddress::Unavailable(Unavailable::Broken),
             protocol: BackendProtocol::Http,
