@@ -79,6 +79,23 @@ impl Browser {
         }
     }
 
+    /// GETs of one URL at the same time, three at each of these products, and all must be answered 200. What
+    /// the answers set is taken in.
+    pub async fn burst(&mut self, url: &'static str, products: &[SocketAddr]) {
+        let mut burst = tokio::task::JoinSet::new();
+        for at in products.repeat(3) {
+            let mut one = self.at(at);
+            burst.spawn(async move {
+                let answer = one.get(url).await;
+                assert_eq!(answer.status, 200, "{}", answer.text());
+                answer
+            });
+        }
+        for answer in burst.join_all().await {
+            self.take(url, &answer);
+        }
+    }
+
     /// GET and all redirects from there: the URL at which they end, and its answer.
     pub async fn go(&mut self, url: &str) -> (String, Response) {
         let mut url = url.to_owned();

@@ -133,18 +133,7 @@ async fn rotation_across_two_processes_does_not_end_the_session() {
     assert!(answer.echoed("x-auth-request-groups")[0].contains("ops"), "from the userinfo endpoint");
     let before = scene.provider.events("REFRESH_TOKEN", "short");
     eventually(Duration::from_secs(90), async || {
-        let mut burst = tokio::task::JoinSet::new();
-        for at in [scene.product.https(), second.https()].repeat(3) {
-            let mut one = browser.at(at);
-            burst.spawn(async move {
-                let answer = one.get(URL).await;
-                assert_eq!(answer.status, 200, "{}", answer.text());
-                answer
-            });
-        }
-        for answer in burst.join_all().await {
-            browser.take(URL, &answer);
-        }
+        browser.burst(URL, &[scene.product.https(), second.https()]).await;
         (scene.provider.events("REFRESH_TOKEN", "short") >= before + 2).then_some(())
     })
     .await;

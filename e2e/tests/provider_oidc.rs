@@ -79,18 +79,7 @@ async fn rotation_across_two_processes_does_not_end_the_grant() {
     let mut browser = Browser::new(first.https(), first.http());
     provider.log_in(&mut browser, URL, "alice").await;
     eventually(Duration::from_secs(60), async || {
-        let mut burst = tokio::task::JoinSet::new();
-        for at in [first.https(), second.https()].repeat(3) {
-            let mut one = browser.at(at);
-            burst.spawn(async move {
-                let answer = one.get(URL).await;
-                assert_eq!(answer.status, 200, "{}", answer.text());
-                answer
-            });
-        }
-        for answer in burst.join_all().await {
-            browser.take(URL, &answer);
-        }
+        browser.burst(URL, &[first.https(), second.https()]).await;
         (provider.logged("grant refresh_token") >= 2).then_some(())
     })
     .await;
