@@ -9,7 +9,8 @@ use conditions::{Condition, difference, is_ahead, merged};
 use ingress_core::Kind;
 use serde_json::{Map, Value, json};
 
-/// Features of the Gateway API that this version passes the conformance tests of, in the order of the alphabet.
+/// Features of the Gateway API that a GatewayClass says we have, in the order of the alphabet. To be those whose
+/// conformance tests pass; the suite has not run on them yet.
 pub const FEATURES: [&str; 8] = [
     "GRPCRoute",
     "Gateway",

@@ -30,13 +30,7 @@ fn secret(name: &str, file: &str) -> String {
 }
 
 fn secret_in(namespace: &str, name: &str, file: &str) -> String {
-    json!({
-        "apiVersion": "v1",
-        "kind": "Secret",
-        "metadata": {"namespace": namespace, "name": name},
-        "stringData": {"auth": file},
-    })
-    .to_string()
+    common::secret_in(namespace, name, json!({"auth": file}))
 }
 
 fn guarded(name: &str) -> Ingress {

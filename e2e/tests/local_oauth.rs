@@ -35,9 +35,7 @@ fn secret(name: &str, provider: &Provider, more: Value) -> String {
             data.as_object_mut().unwrap().remove(key);
         }
     }
-    json!({"apiVersion": "v1", "kind": "Secret", "type": "Opaque",
-        "metadata": {"namespace": NAMESPACE, "name": name}, "stringData": data})
-    .to_string()
+    common::secret(name, data)
 }
 
 fn protected(name: &str, host: &str, path: &str) -> Ingress {

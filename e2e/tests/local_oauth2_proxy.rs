@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{HOST, Ingress, NAMESPACE, serve_with, service};
+use common::{HOST, NAMESPACE, behind_login, secret, serve_with, service};
 use ingress_e2e::browser::Browser;
 use ingress_e2e::client::Response;
 use ingress_e2e::oidc::{CLIENT, Provider, fields, now};
@@ -47,17 +47,11 @@ impl Both {
         let leaf = Ca::new().leaf(&[HOST], KeyKind::EcP256Sec1);
         let peer = Oauth2Proxy::start(origin.addr(), &leaf, &options).await.expect("oauth2-proxy");
         let data: serde_json::Map<_, _> = options.into_iter().map(|(k, v)| (k, v.into())).collect();
-        let secret = json!({"apiVersion": "v1", "kind": "Secret", "stringData": data,
-            "metadata": {"namespace": NAMESPACE, "name": "oidc"}});
-        let ingress = Ingress::new("web")
-            .prefix(HOST, "/", "web")
-            .tls(&[HOST], "cert")
-            .annotation("k8s.tak-os.com/oauth2-secret", "oidc");
         let documents = [
-            secret.to_string(),
+            secret("oidc", data.into()),
             tls_secret_yaml(NAMESPACE, "cert", &leaf),
             service("web", &[origin.addr()]),
-            ingress.yaml(),
+            behind_login("oidc", HOST),
         ];
         Self { product: serve_with(documents, &[]).await, provider, _origin: origin, peer }
     }

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use common::{HOST, Ingress, NAMESPACE, serve_with, service};
+use common::{HOST, NAMESPACE, behind_login, serve_with, service};
 use ingress_e2e::browser::Browser;
 use ingress_e2e::origin::Origin;
 use ingress_e2e::pki::{Ca, KeyKind, tls_secret_yaml};
@@ -39,14 +39,7 @@ fn secret(name: &str, provider: &Keycloak, more: Value) -> String {
         "cookie_secret": "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=",
     });
     data.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-    json!({"apiVersion": "v1", "kind": "Secret", "stringData": data,
-        "metadata": {"namespace": NAMESPACE, "name": name}})
-    .to_string()
-}
-
-fn protected(name: &str, host: &str) -> String {
-    let ingress = Ingress::new(name).prefix(host, "/", "web").tls(&[host], "cert");
-    ingress.annotation("k8s.tak-os.com/oauth2-secret", name).yaml()
+    common::secret(name, data)
 }
 
 /// A client whose tokens live 16 seconds, and whose groups come from the userinfo endpoint alone.
@@ -62,8 +55,8 @@ async fn product(ca: &Ca, provider: &Keycloak, origin: &Origin, app: Value) -> P
         secret("ops", provider, json!({"allowed_groups": "ops"})),
         tls_secret_yaml(NAMESPACE, "cert", &ca.leaf(&[HOST, OPS], KeyKind::EcP256Sec1)),
         service("web", &[origin.addr()]),
-        protected("app", HOST),
-        protected("ops", OPS),
+        behind_login("app", HOST),
+        behind_login("ops", OPS),
     ];
     serve_with(documents, &[]).await
 }

@@ -5,7 +5,7 @@ mod common;
 
 use std::time::Duration;
 
-use common::{HOST, Ingress, NAMESPACE, serve_with, service};
+use common::{HOST, NAMESPACE, behind_login, secret, serve_with, service};
 use ingress_e2e::browser::Browser;
 use ingress_e2e::eventually;
 use ingress_e2e::origin::Origin;
@@ -26,15 +26,10 @@ async fn product(provider: &NodeOidc, origin: &Origin, more: Value) -> Product {
         "cookie_secret": "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=",
     });
     data.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-    let secret = json!({"apiVersion": "v1", "kind": "Secret", "stringData": data,
-        "metadata": {"namespace": NAMESPACE, "name": "oidc"}});
-    let ingress = Ingress::new("web")
-        .prefix(HOST, "/", "web")
-        .tls(&[HOST], "cert")
-        .annotation("k8s.tak-os.com/oauth2-secret", "oidc");
+    let secret = secret("oidc", data);
     let leaf = Ca::new().leaf(&[HOST], KeyKind::EcP256Sec1);
     let cert = tls_secret_yaml(NAMESPACE, "cert", &leaf);
-    serve_with([secret.to_string(), cert, service("web", &[origin.addr()]), ingress.yaml()], &[]).await
+    serve_with([secret, cert, service("web", &[origin.addr()]), behind_login("oidc", HOST)], &[]).await
 }
 
 #[tokio::test]

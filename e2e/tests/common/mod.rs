@@ -100,6 +100,28 @@ impl Ingress {
     }
 }
 
+/// An Opaque Secret with these values.
+pub fn secret(name: &str, data: Value) -> String {
+    secret_in(NAMESPACE, name, data)
+}
+
+/// [`secret`] in another namespace.
+pub fn secret_in(namespace: &str, name: &str, data: Value) -> String {
+    json!({
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"namespace": namespace, "name": name},
+        "stringData": data,
+    })
+    .to_string()
+}
+
+/// All of a host over TLS with the certificate `cert`, to the Service `web`, behind the OAuth2 Secret of the Ingress's name.
+pub fn behind_login(name: &str, host: &str) -> String {
+    let ingress = Ingress::new(name).prefix(host, "/", "web").tls(&[host], "cert");
+    ingress.annotation("k8s.tak-os.com/oauth2-secret", name).yaml()
+}
+
 /// A Service with port 80, called `http`, and one EndpointSlice for each address.
 pub fn service(name: &str, endpoints: &[SocketAddr]) -> String {
     service_in(NAMESPACE, name, endpoints)
