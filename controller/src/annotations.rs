@@ -148,9 +148,12 @@ impl<'a> Reader<'a> {
                 continue;
             }
             let ours = key.starts_with(PREFIX);
+            if !ours && !key.starts_with(PLATFORM_PREFIX) {
+                continue;
+            }
             match nearest(key) {
                 // other products share the platform's prefix: only a slip of the pen is ours
-                Some((distance, nearest)) if ours || (distance <= 2 && key.starts_with(PLATFORM_PREFIX)) => {
+                Some((distance, nearest)) if ours || distance <= 2 => {
                     let message = format!("there is no such annotation; the nearest is {nearest}");
                     self.findings.add(Reason::UnknownAnnotation, key, message);
                 }
@@ -160,11 +163,23 @@ impl<'a> Reader<'a> {
     }
 }
 
+/// Octets of a key that are compared with ours.
+const MAX_KEY: usize = 128;
+
 /// The annotation whose key is the most like this one, and in how many letters they differ.
 pub(crate) fn nearest(key: &str) -> Option<(usize, &'static str)> {
     let prefix = if key.starts_with(PREFIX) { PREFIX } else { PLATFORM_PREFIX };
     let rows = table().filter(|row| row.key.starts_with(prefix));
-    rows.map(|row| (distance(row.key, key), row.key)).min()
+    let mut best: Option<(usize, &'static str)> = None;
+    for row in rows {
+        // a word that is so much longer or shorter cannot be nearer
+        if best.is_some_and(|(least, _)| row.key.len().abs_diff(key.len().min(MAX_KEY)) > least) {
+            continue;
+        }
+        let this = (distance(row.key, key), row.key);
+        best = Some(best.map_or(this, |best| best.min(this)));
+    }
+    best
 }
 
 /// `true` or `false` in any case.
@@ -181,15 +196,19 @@ const BOOLEAN: &str = "\"true\" or \"false\"";
 /// How many letters must be put in, taken out or replaced to get from one word to the other. Longer
 /// keys than ours are compared as far as ours go.
 pub(crate) fn distance(a: &str, b: &str) -> usize {
-    let b: Vec<u8> = b.bytes().take(128).collect();
+    let (a, b) = (a.as_bytes(), b.as_bytes().get(..MAX_KEY).unwrap_or(b.as_bytes()));
+    // what both begin with costs nothing, and most of a key is its prefix
+    let same = a.iter().zip(b).take_while(|(x, y)| x == y).count();
+    let (a, b) = (&a[same..], &b[same..]);
     let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.bytes().enumerate() {
-        let mut diagonal = i;
-        row[0] = i + 1;
-        for (j, y) in b.iter().enumerate() {
-            let replaced = diagonal + usize::from(x != *y);
-            diagonal = row[j + 1];
-            row[j + 1] = replaced.min(diagonal + 1).min(row[j] + 1);
+    for (i, x) in a.iter().enumerate() {
+        let (mut diagonal, mut left) = (i, i + 1);
+        row[0] = left;
+        for (cell, y) in row[1..].iter_mut().zip(b) {
+            let replaced = diagonal + usize::from(x != y);
+            diagonal = *cell;
+            left = replaced.min(diagonal + 1).min(left + 1);
+            *cell = left;
         }
     }
     row.last().copied().unwrap_or_default()

@@ -1,9 +1,10 @@
 //! Manifests checked without a cluster: the translator's own findings, each with the line it is about.
 
 use crate::annotations;
-use crate::cluster::{Cluster, Dirty, Located, Spot, Step, Tree, parse_located};
+use crate::cluster::{Cluster, Dirty, Located, Spot, Step, Tree, documents};
 use crate::finding::{Finding, Reason, Severity, quoted};
 use crate::manifests;
+use crate::parallel;
 use crate::translate::{Settings, Translation, Translator};
 use crate::update::{Name, Object, Update};
 use ingress_core::{Kind, ResourceRef};
@@ -176,17 +177,22 @@ struct Check<'a> {
 impl Check<'_> {
     /// Every object, the first of each name.
     fn load(&mut self, only: &HashSet<&str>) -> Vec<Object> {
-        let mut objects = Vec::new();
+        let mut found = Vec::new();
         for (file, manifest) in self.files.iter().enumerate() {
-            let text = match &manifest.text {
-                Ok(text) => text,
+            match &manifest.text {
+                Ok(text) => found.extend(documents(text).into_iter().map(|document| (file, document))),
                 Err(error) => {
                     self.unparsable(file, 1, format!("the file cannot be read: {error}").into());
-                    continue;
                 }
-            };
-            let Ok(located) = catch_unwind(|| parse_located(text)) else {
-                self.unparsable(file, 1, "reading the file broke off".into());
+            }
+        }
+        // reading YAML is most of the work
+        let read = parallel::map(&found, |(_, document)| catch_unwind(|| document.parse()));
+        let mut objects = Vec::new();
+        for ((file, document), located) in found.iter().zip(read) {
+            let file = *file;
+            let Ok(located) = located else {
+                self.unparsable(file, document.line, "reading the document broke off".into());
                 continue;
             };
             for Located { object, line, document, path } in located {
@@ -244,13 +250,16 @@ impl Mistakes<'_> {
         let Self { files, mut told } = self;
         let document = |told: &Told| (told.place.file, told.place.document.start, told.place.document.end);
         told.sort_by_key(document);
-        let mut mistakes = Vec::with_capacity(told.len());
-        for same in told.chunk_by(|a, b| document(a) == document(b)) {
-            let Some(Told { place, .. }) = same.first() else { continue };
-            let text = files[place.file].text.as_deref().unwrap_or_default().get(place.document.clone());
-            let tree = text.filter(|text| !text.is_empty()).and_then(|text| Tree::read(text, place.line));
-            mistakes.extend(same.iter().map(|told| (told.place.file, mistake(told, files, tree.as_ref()))));
-        }
+        let groups: Vec<_> = told.chunk_by(|a, b| document(a) == document(b)).collect();
+        let mistakes = parallel::map(&groups, |same| {
+            let tree = same.first().and_then(|Told { place, .. }| {
+                let text = files[place.file].text.as_deref().unwrap_or_default().get(place.document.clone());
+                text.filter(|text| !text.is_empty()).and_then(|text| Tree::read(text, place.line))
+            });
+            let one = |told: &Told| (told.place.file, mistake(told, files, tree.as_ref()));
+            same.iter().map(one).collect::<Vec<_>>()
+        });
+        let mut mistakes: Vec<_> = mistakes.into_iter().flatten().collect();
         mistakes.sort_by(|(a, x), (b, y)| (a, x.line, x.column).cmp(&(b, y.line, y.column)));
         mistakes.into_iter().map(|(_, mistake)| mistake).collect()
     }

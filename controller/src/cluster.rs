@@ -10,7 +10,7 @@ mod pool;
 mod yaml;
 
 pub use annotations::Annotations;
-pub use yaml::{Located, ParseProblem, Parsed, parse_documents, parse_located};
+pub use yaml::{Document, Located, ParseProblem, Parsed, documents, parse_documents, parse_located};
 
 pub(crate) use api::AUTH_KEYS;
 pub(crate) use locate::{Spot, Step, Tree};

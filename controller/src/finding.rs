@@ -23,8 +23,6 @@ pub enum Reason {
     InvalidAnnotation,
     /// A key under our prefix that does not exist.
     UnknownAnnotation,
-    /// A known annotation, or a value of it, that this version does not honour.
-    UnsupportedAnnotation,
     /// A host that is no DNS name and no `*.` before one; the rule or TLS host does not count.
     InvalidHost,
     /// A path that cannot be matched; it is left out.

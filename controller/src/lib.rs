@@ -13,6 +13,7 @@ mod leader;
 pub mod load;
 mod manifests;
 mod metrics;
+mod parallel;
 mod rebuild;
 mod status;
 mod sync;

@@ -147,6 +147,18 @@ async fn a_trusted_proxy_is_believed_and_nobody_else() {
     assert_eq!(answer.echoed("x-forwarded-host"), [HOST]);
     let logged = async || product.log().iter().any(|line| line["client"] == "203.0.113.9").then_some(());
     eventually(DEADLINE, logged).await;
+    // Also where no route takes the request.
+    for (ip, client) in [("127.0.0.2", "203.0.113.77"), ("127.0.0.1", "127.0.0.1")] {
+        let path = format!("/to-nobody-{client}");
+        let headers = [("X-Forwarded-For", "203.0.113.77")];
+        let mut conn = client_from(ip, product.http()).await;
+        assert_eq!(
+            conn.request("GET", "nobody.example.com", &path, &headers, b"").await.unwrap().status,
+            404
+        );
+        let record = async || product.log().into_iter().find(|line| line["path"] == path.as_str());
+        assert_eq!(eventually(DEADLINE, record).await["client"], client);
+    }
 }
 
 #[tokio::test]

@@ -264,6 +264,17 @@ async fn series_do_not_grow_with_what_clients_send() {
 }
 
 #[tokio::test]
+async fn each_process_counts_its_own_requests() {
+    let origin = Origin::echo().await;
+    let (one, other) = (serve(everything_to(&origin)).await, serve(everything_to(&origin)).await);
+    for product in [&one, &one, &one, &other] {
+        assert_eq!(client::get(product.http(), HOST, "/").await.status, 200);
+    }
+    counted(&one, "requests_total", &[], 3.0).await;
+    counted(&other, "requests_total", &[], 1.0).await;
+}
+
+#[tokio::test]
 async fn counters_of_a_stable_route_only_grow_across_reloads() {
     const RELOADS: usize = 50;
     let origin = Origin::echo().await;

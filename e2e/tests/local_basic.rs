@@ -146,6 +146,11 @@ async fn guessing_ends_in_429_and_a_success_starts_anew() {
         assert!((3000..=3600).contains(&wait), "{wait}");
     }
     assert_eq!(product.metric_sum("tak_ingress_auth_throttled_requests_total", &[]).await, 2.0);
+    assert_eq!(
+        product.metric_sum("tak_ingress_rate_limited_requests_total", &[]).await,
+        0.0,
+        "not the limiter"
+    );
     let results = [("allowed", 1.0), ("denied", 5.0), ("throttled", 2.0)];
     for (result, count) in results {
         let labels = [("type", "basic"), ("result", result), ("ingress", "web")];

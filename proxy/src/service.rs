@@ -85,13 +85,14 @@ impl Gateway {
             }
         }
         let authority = select::authority(request).ok_or(Rejection::Malformed)?;
+        // Before the route: the log of a request that no route takes names the client as well.
+        let peer = ctx.conn.as_ref().map(|conn| conn.ip);
+        ctx.via =
+            peer.and_then(|peer| Via::read(&request.headers, peer, &self.shared.config.trusted_proxies));
         let Selected { route, port, oauth, endpoint } =
             select::route(&self.shared.reader.peek(), &authority, request)?;
         ctx.trailers = route.backend.protocol.http2()
             && (route.backend.protocol.grpc() || headers::takes_trailers(&request.headers));
-        let peer = ctx.conn.as_ref().map(|conn| conn.ip);
-        ctx.via =
-            peer.and_then(|peer| Via::read(&request.headers, peer, &self.shared.config.trusted_proxies));
         let client = ctx.client_ip().ok_or(Rejection::Internal)?;
         let asked = Asked { method: &request.method, headers: &request.headers, client, https: ctx.https() };
         let verdict = policy::decide(&route, &asked);

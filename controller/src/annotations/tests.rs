@@ -72,9 +72,14 @@ fn booleans_are_true_or_false_in_any_case_and_nothing_else() {
 
 #[test]
 fn distance_counts_letters() {
-    for (a, b, n) in
-        [("", "", 0), ("a", "", 1), ("abc", "abd", 1), ("abc", "bc", 1), ("kitten", "sitting", 3)]
-    {
+    for (a, b, n) in [
+        ("", "", 0),
+        ("a", "", 1),
+        ("abc", "abd", 1),
+        ("abc", "bc", 1),
+        ("kitten", "sitting", 3),
+        ("aab", "aaab", 1),
+    ] {
         assert_eq!((distance(a, b), distance(b, a)), (n, n), "{a} {b}");
     }
 }
@@ -91,4 +96,19 @@ fn mistakes_come_in_the_same_order_every_time() {
     let fields: Vec<_> =
         read_all(&pairs).1.iter().map(|f| f.field.trim_start_matches(PREFIX).to_owned()).collect();
     assert_eq!(fields, ["ssl-redirect", "proxy-read-timeout", "auth-url", "aaa", "zzz"]);
+}
+
+/// What is passed over for its length would not have been the nearest.
+#[test]
+fn the_nearest_key_is_that_of_the_least_distance() {
+    let mut keys: Vec<_> = table().map(|row| row.key.to_owned()).collect();
+    keys.extend(table().map(|row| format!("{}s", row.key)));
+    keys.extend(
+        table().map(|row| row.key.chars().rev().take(9).collect::<String>()).map(|k| PREFIX.to_owned() + &k),
+    );
+    keys.push(format!("{PREFIX}{}", "x".repeat(300)));
+    for key in keys.iter().filter(|key| key.starts_with(PREFIX)) {
+        let all = table().filter(|row| row.key.starts_with(PREFIX));
+        assert_eq!(nearest(key), all.map(|row| (distance(row.key, key), row.key)).min(), "{key}");
+    }
 }

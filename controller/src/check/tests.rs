@@ -176,3 +176,26 @@ fn a_folder_is_read_as_the_source_reads_it() {
     assert_eq!(one.unwrap(), 1);
     assert!(none.is_err());
 }
+
+/// Documents are read side by side; the report is that of reading them one after the other.
+#[test]
+fn many_documents_are_told_in_their_order_and_the_first_of_a_name_counts() {
+    const N: usize = 500;
+    let web = |i: usize| {
+        format!(
+            "apiVersion: networking.k8s.io/v1\nkind: Ingress\nmetadata:\n  name: web-{}\n  annotations:\n    \
+             ingress.tak-os.org/ssl-redirekt: 'x'\nspec: {{ingressClassName: tak-os}}\n",
+            i % (N - 1)
+        )
+    };
+    let one = (0..N).map(web).collect::<Vec<_>>().join("---\n");
+    let report = checked(&[("a.yaml", &one), ("b.yaml", "a: [")]);
+    let unknown: Vec<_> = report.mistakes.iter().filter(|m| m.reason == Reason::UnknownAnnotation).collect();
+    assert_eq!((report.ingresses, unknown.len()), (N - 1, N - 1));
+    for (i, mistake) in unknown.iter().enumerate() {
+        assert_eq!(mistake.line, i * 8 + 6, "{mistake:?}");
+    }
+    let [.., twice, broken] = &report.mistakes[..] else { panic!("{report:?}") };
+    assert_eq!((twice.reason, twice.line), (Reason::WrittenTwice, (N - 1) * 8 + 4));
+    assert_eq!((broken.reason, broken.file.as_str()), (Reason::Unparsable, "b.yaml"));
+}

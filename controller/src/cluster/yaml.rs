@@ -64,19 +64,46 @@ pub struct Located {
 
 /// [`parse_documents`] with the place of each object.
 pub fn parse_located(text: &str) -> Vec<Located> {
-    let mut found = Vec::new();
-    for (line, document) in split(text) {
+    documents(text).iter().flat_map(Document::parse).collect()
+}
+
+/// One document of a text, not read yet.
+#[derive(Clone, Debug)]
+pub struct Document<'a> {
+    text: &'a str,
+    /// Its first line; the first one of the text is 1.
+    pub line: usize,
+    /// Where it stands within the text.
+    pub range: Range<usize>,
+}
+
+/// The documents of a text, in order.
+pub fn documents(text: &str) -> Vec<Document<'_>> {
+    let place = |(line, document): (usize, &'_ str)| {
         let start = document.as_ptr() as usize - text.as_ptr() as usize;
-        let range = start..start + document.len();
+        (line, start..start + document.len())
+    };
+    split(text)
+        .into_iter()
+        .map(place)
+        .map(|(line, range)| Document { text: &text[range.clone()], line, range })
+        .collect()
+}
+
+impl Document<'_> {
+    /// Its objects, in order: one, or those of a List.
+    pub fn parse(&self) -> Vec<Located> {
+        let mut found = Vec::new();
         let mut add = |object, path: &str| {
-            found.push(Located { object, line, document: range.clone(), path: path.to_owned() });
+            let (line, document) = (self.line, self.range.clone());
+            found.push(Located { object, line, document, path: path.to_owned() });
         };
-        match read(document, line) {
-            Ok(value) => flatten(value, line, &mut String::new(), 0, &mut add),
+        match read(self.text, self.line) {
+            Ok(value) => flatten(value, self.line, &mut String::new(), 0, &mut add),
             Err(problem) => add(Err(problem), ""),
         }
+        found
     }
-    found
 }
 
 impl Cluster {

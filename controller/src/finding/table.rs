@@ -61,8 +61,8 @@ const fn row(
 
 use Severity::{Error, Note, Warning};
 
-/// In the order of [`Reason`]'s variants.
-pub(super) const TABLE: [Entry; 41] = [
+/// In the order of [`Reason`]'s variants. TAK-1003 stood for an annotation that was not built yet.
+pub(super) const TABLE: [Entry; 40] = [
     row(
         Reason::InvalidAnnotation,
         "TAK-1001",
@@ -78,14 +78,6 @@ pub(super) const TABLE: [Entry; 41] = [
         "",
         "There is no annotation of this name under our prefix. Nothing is done with it.",
         "Take the name that the message gives as the nearest, or remove the annotation.",
-    ),
-    row(
-        Reason::UnsupportedAnnotation,
-        "TAK-1003",
-        Error,
-        "",
-        "The annotation, or this value of it, is known and not built yet. The message says what happens without it.",
-        "Remove the annotation, or use a version that honours it.",
     ),
     row(
         Reason::InvalidHost,

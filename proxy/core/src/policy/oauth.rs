@@ -6,8 +6,6 @@ use std::fmt;
 use std::time::Duration;
 
 /// Where the provider's endpoints come from.
-// There is one a Secret.
-#[allow(clippy::large_enum_variant)]
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum ProviderEndpoints {
     /// OIDC discovery at the issuer.
