@@ -1,4 +1,5 @@
 //! What a promise leaves to the documents is in them: the heading, and below it the words that it cannot do without.
+#![allow(clippy::unwrap_used, clippy::panic)] // helpers of tests, which Clippy does not take for tests
 
 use std::path::Path;
 
