@@ -10,6 +10,7 @@ use cluster_scene::{
     grant_in, in_force, join, logged, namespace, reaches, requests_of, rules, rules_without, serve, service,
     shared, shows, start, warned,
 };
+use ingress_e2e::TempDir;
 use ingress_e2e::client;
 use ingress_e2e::cluster::Cluster;
 use ingress_e2e::dns::DnsServer;
@@ -286,4 +287,43 @@ async fn a_refusal_that_lasts_is_logged_once() {
     eventually(Duration::from_secs(30), async || (refused() >= 3).then_some(())).await;
     let said = said_about(&product, "namespaces");
     assert_eq!(said.len(), 1, "{said:#?}");
+}
+
+#[tokio::test]
+async fn rights_in_one_namespace_are_enough_for_an_owner() {
+    let cluster = shared().await;
+    let dns = DnsServer::start().await;
+    let product = serve(&account(cluster, "rbac-for-owner").await, &dns, &[]).await;
+    cluster.apply(&namespace("owned")).await;
+    let rule = json!({
+        "apiGroups": ["", "networking.k8s.io"],
+        "resources": ["services", "secrets", "ingresses"],
+        "verbs": ["create", "get", "list", "patch", "delete"],
+    });
+    let kubeconfig = cluster.service_account_kubeconfig(cluster_scene::HOME, "owner").await;
+    grant_in(cluster, "owned", "owner", std::slice::from_ref(&rule)).await;
+    in_force(cluster, &kubeconfig, &rule, Some("owned")).await;
+
+    let web = backend(&dns, "owned", "web", [127, 0, 0, 2]).await;
+    let host = "web.owned.example.com";
+    let leaf = Ca::new().leaf(&[host], KeyKind::EcP256Sec1);
+    let objects = join([
+        service("owned", "web", &[("http", web.port())]),
+        tls_secret_yaml("owned", "tls", &leaf),
+        Ingress::new("owned", "web").prefix(host, "/", "web", "http").tls(&[host], "tls").yaml(),
+    ]);
+    let dir = TempDir::new("owner");
+    let file = dir.write("objects.yaml", objects);
+    let as_owner = async |what: &str| {
+        let (kubeconfig, file) = (kubeconfig.display(), file.display());
+        let mut command = cluster.shell(&format!("kubectl --kubeconfig={kubeconfig} {what} -f {file}"));
+        let output = tokio::task::spawn_blocking(move || command.output()).await.unwrap().unwrap();
+        assert!(output.status.success(), "{what}: {}", String::from_utf8_lossy(&output.stderr));
+    };
+    as_owner("apply").await;
+    becomes_within(RETRIED, &product, host, "/", 308).await;
+    shows(&product, host, |served| served.is(&leaf)).await;
+    assert_eq!(client::tls_get(product.https(), host, host, "/", None).await.origin(), "web");
+    as_owner("delete").await;
+    becomes_within(RETRIED, &product, host, "/", 404).await;
 }
