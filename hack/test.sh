@@ -31,6 +31,7 @@ set -m
 (
   nice -n 5 e2e/testbed/build.sh && nice -n 5 e2e/peers/build.sh && nice -n 5 e2e/peers/oauth2-proxy/build.sh &&
     # e2e.sh says which of these are missing
+    { nice -n 5 e2e/testbed/build.sh kube-controller-manager && nice -n 5 e2e/testbed/acme/build.sh || true; } &&
     { for part in providers/node-oidc providers/keycloak browser; do nice -n 5 e2e/testbed/parts.sh $part || true; done; } &&
     nice -n 5 hack/deny.sh install &&
     cd dashboards/tools && nice -n 5 go build -o /dev/null ./...

@@ -155,6 +155,12 @@ struct Args {
     /// Keep accepting this long after the signal, while /readyz already fails
     #[arg(long, global = true, default_value = "0s", value_parser = duration)]
     shutdown_delay: Time,
+    /// ClusterIssuer for TLS blocks without secretName whose Ingress names no issuer
+    #[arg(long, global = true, default_value = "letsencrypt-staging", value_parser = object_name)]
+    default_cluster_issuer: String,
+    /// Request Certificates from cert-manager for TLS blocks without secretName
+    #[arg(long, global = true, default_value = "true", num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set, value_parser = boolean())]
+    create_certificates: bool,
     /// namespace/name of a TLS Secret that replaces the self-signed fallback
     #[arg(long, global = true, default_value = "", value_parser = secret_name)]
     default_tls_secret: Name,
@@ -386,6 +392,14 @@ fn user(s: &str) -> Result<String, String> {
     Ok(s.to_owned())
 }
 
+fn object_name(s: &str) -> Result<String, String> {
+    if ingress_controller::certificate::is_name(s) {
+        Ok(s.to_owned())
+    } else {
+        Err("accepted: the name of an object: lower-case letters, digits, '-' and '.'".into())
+    }
+}
+
 fn threads(s: &str) -> Result<usize, String> {
     digits::<u16>(s)
         .filter(|n| *n <= 1024)
@@ -596,6 +610,8 @@ impl Args {
                 cluster_domain: self.cluster_domain.trim_matches('.').to_owned(),
                 allow_external_name: self.allow_external_name_services,
                 backends_from_slices: !matches!(mode, Mode::Cluster { .. }),
+                create_certificates: self.create_certificates,
+                default_cluster_issuer: self.default_cluster_issuer,
                 default_tls_secret: self.default_tls_secret.0,
                 gateway_api: self.enable_gateway_api != "false",
                 publish_service: self.publish_service.0.unwrap_or_default(),

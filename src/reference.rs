@@ -214,6 +214,8 @@ fn scan(text: &str, found: &mut BTreeMap<String, Declared>) {
             (last(&["counter", "Counter"]), last(&["gauge", "Gauge"]), last(&["Histogram", "histogram"]));
         let (kind, labels) = if labels.starts_with("Show::Counters") {
             ("counter", [route(), vec!["method".into(), "code".into()]].concat())
+        } else if labels.starts_with("Show::Counter") {
+            ("counter", route())
         } else if labels.starts_with("Show::Histogram") {
             ("histogram", route())
         } else {

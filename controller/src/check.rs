@@ -1,7 +1,8 @@
 //! Manifests checked without a cluster: the translator's own findings, each with the line it is about.
 
 use crate::annotations;
-use crate::cluster::{Cluster, Dirty, Located, Spot, Step, Tree, documents};
+use crate::certificate;
+use crate::cluster::{Cluster, Dirty, IngressObject, Located, Spot, Step, Tree, documents};
 use crate::finding::{Finding, Reason, Severity, quoted};
 use crate::manifests;
 use crate::parallel;
@@ -113,19 +114,28 @@ pub(crate) fn translate<'a>(files: &'a [Manifest], settings: Settings, only: &[S
     let mut cluster = Cluster::default();
     let mut dirty = Dirty::default();
     Update::Files(objects).apply(&mut cluster, &mut dirty);
+    // the cluster that they are meant for has cert-manager, as far as can be known
+    cluster.certificates_readable(None, true, &mut dirty);
     let class = settings.ingress_class.clone();
-    let mut translator = Translator::new(settings);
+    let mut translator = Translator::new(settings.clone());
     let translation = translator.translate(&cluster, &dirty);
     for outcome in &translation.outcomes {
         for finding in &outcome.findings {
             check.tell(&outcome.source, finding.clone());
         }
     }
+    let issuer = (settings.create_certificates && !settings.backends_from_slices)
+        .then(|| settings.default_cluster_issuer.clone());
     let mut ingresses = 0;
     for (name, named) in ours {
         let Name::Ingress(key) = &name else { continue };
         if translator.serves(key) {
             ingresses += 1;
+            if let (Some(issuer), Some(object)) = (&issuer, cluster.ingresses.get(key)) {
+                default_issuer(object, issuer)
+                    .into_iter()
+                    .for_each(|finding| check.tell(&source(&name), finding));
+            }
             continue;
         }
         let message = match &named {
@@ -144,6 +154,19 @@ pub(crate) fn translate<'a>(files: &'a [Manifest], settings: Settings, only: &[S
     }
     let Check { told, .. } = check;
     Translated { told: Mistakes { files, told }, ingresses, translation }
+}
+
+/// That a block's certificate will come from the default issuer.
+fn default_issuer(object: &IngressObject, issuer: &str) -> Option<Finding> {
+    let block = object.tls.iter().position(|tls| tls.secret.is_none() && !tls.hosts.is_empty())?;
+    certificate::by_default(object).then(|| Finding {
+        reason: Reason::DefaultIssuer,
+        field: format!("spec.tls[{block}]").into(),
+        message: format!(
+            "neither a Secret nor an issuer is named: ClusterIssuer {issuer} is asked for a certificate"
+        )
+        .into(),
+    })
 }
 
 /// Where an object was written.
@@ -307,6 +330,10 @@ fn source(name: &Name) -> ResourceRef {
         Name::Service(key) => (Kind::Service, &key.namespace, &key.name),
         Name::Slice(service, name) => (Kind::EndpointSlice, &service.namespace, name),
         Name::Secret(key) => (Kind::Secret, &key.namespace, &key.name),
+        Name::Certificate(ingress, block) => {
+            let name = crate::cluster::certificate::name(&ingress.name, *block);
+            return ResourceRef::new(Kind::Certificate, ingress.namespace.clone(), name);
+        }
         Name::Namespace(name) => return ResourceRef::new(Kind::Namespace, "", Arc::clone(name)),
         Name::GatewayApi(kind, key) => (*kind, &key.namespace, &key.name),
     };

@@ -4,6 +4,7 @@
 mod annotations;
 mod api;
 mod apply;
+pub mod certificate;
 pub mod gateway;
 mod locate;
 mod pool;
@@ -16,6 +17,7 @@ pub(crate) use api::AUTH_KEYS;
 pub(crate) use locate::{Spot, Step, Tree};
 pub(crate) use pool::Pool;
 
+use certificate::Certificates;
 use gateway::{
     GatewayClassObject, GatewayObject, GrantObject, GrpcRouteObject, HttpRouteObject, NamespaceObject,
 };
@@ -68,8 +70,6 @@ pub struct IngressObject {
     pub tls: Box<[Tls]>,
     /// `spec.defaultBackend` is set (not implemented: a finding)
     pub default_backend: bool,
-    /// cert-manager's HTTP-01 solver label `acme.cert-manager.io/http01-solver: "true"`
-    pub acme_solver: bool,
 }
 
 /// One of `spec.rules`.
@@ -238,6 +238,8 @@ pub struct Cluster {
     pub slices: HashMap<Key, BTreeMap<Arc<str>, Arc<SliceObject>>>,
     /// The Secrets that anything can refer to.
     pub secrets: HashMap<Key, Arc<SecretObject>>,
+    /// cert-manager's Certificates, as far as they could be ours.
+    pub certificates: Certificates,
     /// Every Namespace, with its labels.
     pub namespaces: HashMap<Arc<str>, Arc<NamespaceObject>>,
     /// Every GatewayClass.
@@ -268,6 +270,10 @@ pub struct Dirty {
     pub services: HashSet<Key>,
     /// Secrets that came, changed or went.
     pub secrets: HashSet<Key>,
+    /// Ingresses whose Certificates came, changed or went.
+    pub certificates: HashSet<Key>,
+    /// Certificates can be read now, or cannot any more.
+    pub issuance: bool,
     /// GatewayClasses, Gateways or ReferenceGrants came, changed or went.
     pub gateways: bool,
     /// HTTPRoutes and GRPCRoutes that came, changed or went.

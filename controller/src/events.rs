@@ -225,6 +225,7 @@ fn api_kind(kind: Kind) -> (&'static str, &'static str) {
         Kind::EndpointSlice => ("discovery.k8s.io/v1", "EndpointSlice"),
         Kind::Secret => ("v1", "Secret"),
         Kind::Namespace => ("v1", "Namespace"),
+        Kind::Certificate => ("cert-manager.io/v1", "Certificate"),
         Kind::ConfigMap => ("v1", "ConfigMap"),
         Kind::GatewayClass => ("gateway.networking.k8s.io/v1", "GatewayClass"),
         Kind::Gateway => ("gateway.networking.k8s.io/v1", "Gateway"),

@@ -64,6 +64,14 @@ pub enum Reason {
     InvalidTlsSecret,
     /// The certificate is past its end of validity; it is served all the same.
     CertificateExpired,
+    /// cert-manager has not written the certificate for this host yet; the fallback certificate is served.
+    CertificateWithoutHost,
+    /// A TLS block without `secretName` gets no Certificate; the fallback certificate is served.
+    CertificateNotRequested,
+    /// A Certificate of the name that the block's would have was made by somebody else; it is left alone.
+    CertificateTaken,
+    /// `check` only: no issuer is named, and the default one applies.
+    DefaultIssuer,
     /// Authentication is asked for in part, or in a way that is not understood; the routes answer 501.
     AuthMisconfigured,
     /// The Secret that authentication needs does not exist (yet); the routes answer 501.

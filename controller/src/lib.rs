@@ -4,6 +4,7 @@
 //! `cluster`, has `translate` make routes of it, and publishes; `events` tell users of mistakes.
 
 pub mod annotations;
+pub mod certificate;
 pub mod check;
 mod client;
 pub mod cluster;
@@ -93,6 +94,7 @@ async fn run_once(config: &Config, publisher: &mut Publisher, metrics: &Metrics,
                 client,
                 &config.watch_namespaces,
                 config.settings.gateway_api,
+                config.settings.create_certificates,
                 &sender,
                 metrics,
                 &mut tasks,

@@ -140,6 +140,7 @@ impl<'a, T: Translate, F: FnMut() -> T> Rebuild<'a, T, F> {
     fn take(&mut self, update: Update) {
         match &update {
             Update::List { part, .. } => self.arrived(part, true),
+            Update::Absent(part) => self.arrived(part, true),
             Update::Refused(part) => self.arrived(part, false),
             Update::Files(_) => {
                 self.awaited.files = false;

@@ -22,9 +22,10 @@ mod route;
 mod secret;
 mod tls;
 
+use crate::certificate::{self, Plan, Unable};
 use crate::cluster::{Cluster, Dirty, IngressObject, Key};
 use crate::finding::{Finding, Findings, Outcome};
-use crate::write::Write;
+use crate::write::{Change, Target, Write};
 use class::Class;
 pub use gateway::CONTROLLER as GATEWAY_CONTROLLER;
 use gateway_api::{GatewayApi, Pass, Served, add_lost};
@@ -51,6 +52,10 @@ pub struct Settings {
     pub allow_external_name: bool,
     /// manifests mode: backends come from EndpointSlices, else ExternalName, else 502; no DNS for Services
     pub backends_from_slices: bool,
+    /// TLS blocks without `secretName` get a Certificate of cert-manager's.
+    pub create_certificates: bool,
+    /// The ClusterIssuer of those whose Ingress names no issuer.
+    pub default_cluster_issuer: String,
     /// `namespace/name` of the certificate that replaces the self-signed fallback
     pub default_tls_secret: Option<(String, String)>,
     /// Whether Gateway API objects mean anything.
@@ -73,6 +78,8 @@ impl Default for Settings {
             cluster_domain: "cluster.local".into(),
             allow_external_name: false,
             backends_from_slices: false,
+            create_certificates: true,
+            default_cluster_issuer: "letsencrypt-staging".into(),
             default_tls_secret: None,
             gateway_api: true,
             gateway_listener_ports: vec![80, 443],
@@ -131,6 +138,10 @@ pub struct Translator {
 /// An Ingress that is served, as far as it can be.
 struct Known {
     declared: Declared,
+    /// What is wrong with the Certificates that it asks for.
+    uncertified: Vec<Finding>,
+    /// The Certificates that were last to be written.
+    unwritten: Box<[Target]>,
     /// The findings that were last told.
     told: Box<[Finding]>,
 }
@@ -144,6 +155,7 @@ struct Touched {
     ingresses: BTreeSet<Key>,
     changed: bool,
     outcomes: Vec<Outcome>,
+    writes: Vec<Write>,
 }
 
 impl Translator {
@@ -186,9 +198,11 @@ impl Translator {
             everything |= self.class.read(cluster, &self.settings.ingress_class, &mut touched.outcomes);
         }
         let now = (self.clock)();
-        for key in self.work(cluster, dirty, everything) {
-            self.renew(cluster, key, now, &mut touched);
+        let work = self.work(cluster, dirty, everything);
+        for key in &work {
+            self.renew(cluster, key.clone(), now, &mut touched);
         }
+        self.certify(cluster, dirty, work, &mut touched);
         let hosts = std::mem::take(&mut touched.hosts);
         for host in &hosts {
             self.settle_host(host, now, &mut touched);
@@ -210,6 +224,7 @@ impl Translator {
         };
         let Served { listeners, moved, writes } = self.gateway_api.translate(&mut pass, &mut self.shared);
         touched.changed |= moved;
+        touched.writes.extend(writes);
         for key in std::mem::take(&mut touched.ingresses) {
             self.tell(cluster, &key, &mut touched);
         }
@@ -221,7 +236,7 @@ impl Translator {
             route_count: self.route_count,
             listeners,
             gateway_route_counts: self.gateway_api.counts(),
-            writes,
+            writes: touched.writes,
         }
     }
 
@@ -244,7 +259,9 @@ impl Translator {
     fn renew(&mut self, cluster: &Cluster, key: Key, now: i64, touched: &mut Touched) {
         let object = cluster.ingresses.get(&key).filter(|object| self.class.serves(object, &self.settings));
         let old = self.ingresses.remove(&key);
-        let (old_declared, told) = old.map_or((None, Box::default()), |old| (Some(old.declared), old.told));
+        let (old_declared, told, unwritten) = old.map_or((None, Box::default(), Box::default()), |old| {
+            (Some(old.declared), old.told, old.unwritten)
+        });
         let declared = object
             .map(|object| self.shared.declare(object, old_declared.as_ref(), cluster, &self.settings, now));
         let none = Declared::default();
@@ -259,13 +276,59 @@ impl Translator {
         self.tls_hosts.change(&key, &old.tls, &new.tls, |c| &c.host, &mut touched.tls_hosts);
         match declared {
             Some(declared) => {
-                self.ingresses.insert(key.clone(), Known { declared, told });
+                let known = Known { declared, uncertified: Vec::new(), unwritten, told };
+                self.ingresses.insert(key.clone(), known);
                 touched.ingresses.insert(key);
             }
             None => {
+                touched.writes.extend(unwritten.into_iter().map(certificate::void));
                 if let Some(object) = cluster.ingresses.get(&key).filter(|_| !told.is_empty()) {
                     touched.outcomes.push(outcome(object, Box::default()));
                 }
+            }
+        }
+    }
+
+    /// Says which Certificates must be written for these Ingresses, and for those whose Certificates changed.
+    fn certify(&mut self, cluster: &Cluster, dirty: &Dirty, renewed: BTreeSet<Key>, touched: &mut Touched) {
+        let mut due = renewed;
+        due.extend(dirty.certificates.iter().cloned());
+        if dirty.issuance || dirty.writes {
+            due.extend(cluster.certificates.ingresses().cloned());
+            let asking = self.ingresses.iter().filter(|(_, known)| !known.declared.requests.is_empty());
+            due.extend(asking.map(|(key, _)| key.clone()));
+        }
+        for key in due {
+            let Some(object) = cluster.ingresses.get(&key) else { continue };
+            let Some(known) = self.ingresses.get_mut(&key) else { continue };
+            let requests = &known.declared.requests;
+            let unable = if self.settings.backends_from_slices {
+                Some(Unable::Files)
+            } else if !self.settings.create_certificates {
+                Some(Unable::SwitchedOff)
+            } else {
+                match cluster.certificates.readable(&key.namespace) {
+                    Some(true) => None,
+                    Some(false) => Some(Unable::NotInstalled),
+                    // heard of soon
+                    None => continue,
+                }
+            };
+            let plan = match unable {
+                None => Plan::make(object, requests, &cluster.certificates),
+                Some(why) => Plan::unable(requests, why, |name| {
+                    cluster.secrets.contains_key(&Key::new(key.namespace.clone(), name))
+                }),
+            };
+            let planned = plan.writes.iter().filter(|write| write.change != Change::Nothing);
+            let planned = planned.map(|write| write.target.clone()).collect();
+            let before = std::mem::replace(&mut known.unwritten, planned);
+            let void = before.into_iter().filter(|target| !known.unwritten.contains(target));
+            touched.writes.extend(void.map(certificate::void));
+            touched.writes.extend(plan.writes);
+            if known.uncertified != plan.findings {
+                known.uncertified = plan.findings;
+                touched.ingresses.insert(key);
             }
         }
     }
@@ -352,7 +415,7 @@ impl Translator {
         let mut findings = declared.findings.clone();
         let lost = declared.hosts.iter().flat_map(|h| self.hosts.lost(&h.host, key));
         let tls_lost = declared.tls_hosts().flat_map(|host| self.tls_hosts.lost(host, key));
-        lost.chain(tls_lost).cloned().for_each(|finding| findings.push(finding));
+        lost.chain(tls_lost).chain(&known.uncertified).cloned().for_each(|finding| findings.push(finding));
         let source = reference(object);
         let hosts: Vec<_> = declared.hosts.iter().map(|h| &h.host).collect();
         add_lost(&mut findings, &self.gateway_api.lost(&source, &hosts));

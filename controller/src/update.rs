@@ -1,5 +1,6 @@
 //! News from a source, on its way to the loop that owns the `Cluster`.
 
+use crate::cluster::certificate::{self, Certificate, CertificateObject};
 use crate::cluster::gateway::{GatewayApi, NamespaceObject, Spec, Wire};
 use crate::cluster::{
     ClassObject, Cluster, Dirty, IngressObject, Key, Parsed, SecretObject, ServiceObject, SliceObject,
@@ -23,6 +24,7 @@ pub(crate) fn kinds() -> impl Iterator<Item = Kind> {
         Kind::Service,
         Kind::EndpointSlice,
         Kind::Secret,
+        Kind::Certificate,
         Kind::Namespace,
     ];
     core.into_iter().chain(GatewayApi::KINDS)
@@ -38,6 +40,8 @@ pub(crate) enum Object {
     /// The Service it belongs to, and the slice
     Slice(Key, SliceObject),
     Secret(SecretObject),
+    /// The Ingress that it is named for, and the Certificate
+    Certificate(Key, CertificateObject),
     Namespace(NamespaceObject),
     GatewayApi(Box<GatewayApi>),
 }
@@ -51,6 +55,8 @@ pub(crate) enum Name {
     /// The Service it belongs to, and its own name
     Slice(Key, Arc<str>),
     Secret(Key),
+    /// The Ingress that it is named for, and the index of the block
+    Certificate(Key, usize),
     Namespace(Arc<str>),
     GatewayApi(Kind, Key),
 }
@@ -64,6 +70,8 @@ pub(crate) enum Update {
     },
     Apply(Object),
     Remove(Name),
+    /// There is no such kind (any more).
+    Absent(Part),
     /// The part may not be read and can be done without; what is known of it stays.
     Refused(Part),
     /// All there is, of every kind.
@@ -74,9 +82,11 @@ impl Name {
     /// The namespace that the object is in, or belongs to through its Service.
     pub(crate) fn namespace(&self) -> Option<&Arc<str>> {
         match self {
-            Name::Ingress(key) | Name::Service(key) | Name::Slice(key, _) | Name::Secret(key) => {
-                Some(&key.namespace)
-            }
+            Name::Ingress(key)
+            | Name::Service(key)
+            | Name::Slice(key, _)
+            | Name::Secret(key)
+            | Name::Certificate(key, _) => Some(&key.namespace),
             Name::GatewayApi(kind, key) => (*kind != Kind::GatewayClass).then_some(&key.namespace),
             // its labels decide for what is in it
             Name::Namespace(name) => Some(name),
@@ -93,6 +103,7 @@ impl Object {
             Object::Service(o) => Name::Service(o.key.clone()),
             Object::Slice(service, o) => Name::Slice(service.clone(), o.name.clone()),
             Object::Secret(o) => Name::Secret(o.key.clone()),
+            Object::Certificate(ingress, o) => Name::Certificate(ingress.clone(), o.block),
             Object::Namespace(o) => Name::Namespace(o.name.clone()),
             Object::GatewayApi(o) => Name::GatewayApi(o.kind(), o.meta().key.clone()),
         }
@@ -106,6 +117,7 @@ impl Object {
             Parsed::Service(o) => Some(Object::Service(o)),
             Parsed::Slice(service, o) => Some(Object::Slice(service, o)),
             Parsed::Secret(o) => Some(Object::Secret(o)),
+            Parsed::Certificate(ingress, o) => Some(Object::Certificate(ingress, o)),
             Parsed::Namespace(o) => Some(Object::Namespace(o)),
             Parsed::GatewayApi(o) => Some(Object::GatewayApi(o)),
             Parsed::Other => None,
@@ -117,13 +129,26 @@ impl Update {
     /// Takes the news into the cluster and notes what changed by it.
     pub(crate) fn apply(self, cluster: &mut Cluster, dirty: &mut Dirty) {
         match self {
+            Update::List { part, objects } if part.kind == Kind::Certificate => {
+                let namespace = part.namespace;
+                let objects = objects.into_iter().filter_map(|object| match object {
+                    Object::Certificate(ingress, o) => Some((ingress, o)),
+                    _ => None,
+                });
+                cluster.replace_certificates(namespace.as_ref(), objects.collect(), dirty);
+                cluster.certificates_readable(namespace, true, dirty);
+            }
             Update::List { part, objects } => match &part.namespace {
                 None => replace(part.kind, objects, cluster, dirty),
                 Some(namespace) => replace_within(part.kind, namespace, objects, cluster, dirty),
             },
             Update::Apply(object) => apply(object, cluster, dirty),
             Update::Remove(name) => remove(&name, cluster, dirty),
-            Update::Refused(_) => {}
+            Update::Absent(part) => {
+                Update::List { part: part.clone(), objects: Vec::new() }.apply(cluster, dirty);
+                unreadable(part, cluster, dirty);
+            }
+            Update::Refused(part) => unreadable(part, cluster, dirty),
             Update::Files(objects) => {
                 let mut objects = Sorted::from(objects);
                 for kind in kinds() {
@@ -134,6 +159,13 @@ impl Update {
     }
 }
 
+/// Of most kinds nothing follows from that.
+fn unreadable(part: Part, cluster: &mut Cluster, dirty: &mut Dirty) {
+    if part.kind == Kind::Certificate {
+        cluster.certificates_readable(part.namespace, false, dirty);
+    }
+}
+
 fn apply(object: Object, cluster: &mut Cluster, dirty: &mut Dirty) {
     match object {
         Object::Ingress(o) => cluster.apply_ingress(o, dirty),
@@ -141,6 +173,7 @@ fn apply(object: Object, cluster: &mut Cluster, dirty: &mut Dirty) {
         Object::Service(o) => cluster.apply_service(o, dirty),
         Object::Slice(service, o) => cluster.apply_slice(service, o, dirty),
         Object::Secret(o) => cluster.apply_secret(o, dirty),
+        Object::Certificate(ingress, o) => cluster.apply_certificate(ingress, o, dirty),
         Object::Namespace(o) => cluster.apply_namespace(o, dirty),
         Object::GatewayApi(o) => cluster.apply_gateway_api(*o, dirty),
     }
@@ -153,6 +186,7 @@ fn remove(name: &Name, cluster: &mut Cluster, dirty: &mut Dirty) {
         Name::Service(key) => cluster.remove_service(key, dirty),
         Name::Slice(service, name) => cluster.remove_slice(service, name, dirty),
         Name::Secret(key) => cluster.remove_secret(key, dirty),
+        Name::Certificate(ingress, block) => cluster.remove_certificate(ingress, *block, dirty),
         Name::Namespace(name) => cluster.remove_namespace(name, dirty),
         Name::GatewayApi(kind, key) => cluster.remove_gateway_api(*kind, key, dirty),
     }
@@ -205,6 +239,7 @@ struct Sorted {
     services: Vec<ServiceObject>,
     slices: Vec<(Key, SliceObject)>,
     secrets: Vec<SecretObject>,
+    certificates: Vec<(Key, CertificateObject)>,
     namespaces: Vec<NamespaceObject>,
     gateway_api: Vec<GatewayApi>,
 }
@@ -219,6 +254,7 @@ impl From<Vec<Object>> for Sorted {
                 Object::Service(o) => sorted.services.push(o),
                 Object::Slice(service, o) => sorted.slices.push((service, o)),
                 Object::Secret(o) => sorted.secrets.push(o),
+                Object::Certificate(ingress, o) => sorted.certificates.push((ingress, o)),
                 Object::Namespace(o) => sorted.namespaces.push(o),
                 Object::GatewayApi(o) => sorted.gateway_api.push(*o),
             }
@@ -236,6 +272,7 @@ impl Sorted {
             Kind::Service => cluster.replace_services(take(&mut self.services), dirty),
             Kind::EndpointSlice => cluster.replace_slices(take(&mut self.slices), dirty),
             Kind::Secret => cluster.replace_secrets(take(&mut self.secrets), dirty),
+            Kind::Certificate => cluster.replace_certificates(None, take(&mut self.certificates), dirty),
             Kind::Namespace => cluster.replace_namespaces(take(&mut self.namespaces), dirty),
             kind => {
                 let objects = self.gateway_api.extract_if(.., |object| object.kind() == kind).collect();
@@ -328,6 +365,18 @@ impl Watched for Secret {
     }
 }
 
+impl Watched for Certificate {
+    const KIND: Kind = Kind::Certificate;
+
+    fn reduce(self) -> Result<Object, Option<Name>> {
+        CertificateObject::of(self).map(|(ingress, o)| Object::Certificate(ingress, o)).ok_or(None)
+    }
+
+    fn name_of(key: Key) -> Option<Name> {
+        CertificateObject::place(&key).map(|(ingress, block)| Name::Certificate(ingress, block))
+    }
+}
+
 impl Watched for PartialObjectMeta<Namespace> {
     const KIND: Kind = Kind::Namespace;
 
@@ -360,6 +409,9 @@ impl fmt::Display for Name {
             Name::Service(key) => write!(f, "service/{}/{}", key.namespace, key.name),
             Name::Slice(service, name) => write!(f, "endpointslice/{}/{name}", service.namespace),
             Name::Secret(key) => write!(f, "secret/{}/{}", key.namespace, key.name),
+            Name::Certificate(ingress, block) => {
+                write!(f, "certificate/{}/{}", ingress.namespace, certificate::name(&ingress.name, *block))
+            }
             Name::Namespace(name) => write!(f, "namespace/{name}"),
             Name::GatewayApi(Kind::GatewayClass, key) => write!(f, "gatewayclass/{}", key.name),
             Name::GatewayApi(kind, key) => write!(f, "{kind}/{}/{}", key.namespace, key.name),

@@ -5,6 +5,7 @@
 //! are reduced as they arrive; nothing here keeps one as the API sent it.
 
 use crate::cluster::Key;
+use crate::cluster::certificate::Certificate;
 use crate::cluster::gateway::{GatewayClassSpec, GatewaySpec, GrantSpec, GrpcRouteSpec, HttpRouteSpec, Wire};
 use crate::metrics::Metrics;
 use crate::update::{Name, Object, Update, Watched};
@@ -56,6 +57,7 @@ pub(crate) fn start(
     client: &kube::Client,
     namespaces: &[String],
     gateway_api: bool,
+    certificates: bool,
     updates: &mpsc::Sender<Update>,
     metrics: &Metrics,
     tasks: &mut JoinSet<()>,
@@ -70,6 +72,12 @@ pub(crate) fn start(
     begin.cluster::<IngressClass>(config(), !all);
     if all {
         begin.cluster::<PartialObjectMeta<Namespace>>(config(), true);
+    }
+    if certificates {
+        // nothing that serves waits for these
+        let needed = begin.parts.clone();
+        begin.namespaced::<Certificate>(config(), true);
+        begin.parts = needed;
     }
     if gateway_api {
         begin.cluster::<Wire<GatewayClassSpec>>(config(), true);
@@ -309,7 +317,7 @@ impl Watch {
             let plural = K::plural(&());
             tracing::info!(kind = %self.part.kind, "{plural} are not installed: going on without, until they are");
             // where they were taken away, so are all of them
-            let update = Update::List { part: self.part.clone(), objects: Vec::new() };
+            let update = Update::Absent(self.part.clone());
             return (Some(update), jitter(ABSENT_RETRY));
         }
         let (first, pause) = trouble.next();

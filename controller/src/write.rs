@@ -74,6 +74,11 @@ pub enum Change {
         /// The new value of each changed field of `status`.
         status: serde_json::Value,
     },
+    /// Server-side apply for an object that is not there: where somebody else was faster, nothing is taken over.
+    Create(
+        /// The object with the fields that are ours.
+        serde_json::Value,
+    ),
     /// Server-side apply of the whole object: these fields are ours.
     Apply(
         /// The object with the fields that are ours.
@@ -206,7 +211,7 @@ impl Waiting {
                 return;
             }
             Change::Status { from, .. } if self.patched.get(&target) == Some(from) => return,
-            Change::Status { .. } | Change::Apply(_) => {}
+            Change::Status { .. } | Change::Create(_) | Change::Apply(_) => {}
         }
         let pending = Pending { change, attempts: 0, not_before: Instant::now() };
         if let Some(old) = self.changes.get_mut(&target) {
@@ -365,6 +370,10 @@ impl Writer {
                 let params = PatchParams { field_manager: Some(FIELD_MANAGER.into()), ..Default::default() };
                 api.patch_status(&target.name, &params, &Patch::Merge(body)).await.map(drop)
             }
+            Change::Create(body) => {
+                let params = PatchParams::apply(FIELD_MANAGER);
+                api.patch(&target.name, &params, &Patch::Apply(body)).await.map(drop)
+            }
             Change::Apply(body) => {
                 let params = PatchParams::apply(FIELD_MANAGER).force();
                 api.patch(&target.name, &params, &Patch::Apply(body)).await.map(drop)
@@ -378,7 +387,7 @@ impl Writer {
         }
         let (group, plural) = (target.group, target.plural);
         let (part, verbs) = match change {
-            Change::Apply(_) => ("", r#""create", "patch""#),
+            Change::Create(_) | Change::Apply(_) => ("", r#""create", "patch""#),
             _ => ("/status", r#""patch""#),
         };
         tracing::error!(

@@ -6,13 +6,15 @@
 //!
 //! Comments steer a case: `#! flag ...` sets flags; `#? host path` asks which route takes a request,
 //! `#? sni` which certificate a client gets. `'@crt name'` and `'@key name'` stand for a certificate
-//! and its key, made at test time; one whose name begins with `old` has expired. `'@large value'` is
+//! and its key, made at test time; one whose name begins with `old` has expired; words behind the name are the
+//! hosts that it is good for. `'@large value'` is
 //! longer than any certificate.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use ingress_controller::cluster::{Cluster, Dirty, Parsed, parse_documents};
 use ingress_controller::finding::Outcome;
 use ingress_controller::translate::{Settings, Translation, Translator};
+use ingress_controller::write::Change;
 use ingress_core::route::path::routing_path;
 use ingress_core::{
     Access, Auth, Backend, BackendAddress, BackendProtocol, HostPattern, Origins, RateLimit, Route, Timeouts,
@@ -23,6 +25,7 @@ use openssl::hash::MessageDigest;
 use openssl::nid::Nid;
 use openssl::pkey::PKey;
 use openssl::x509::X509;
+use openssl::x509::extension::SubjectAlternativeName;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::Write as _;
 use std::fs;
@@ -91,7 +94,7 @@ fn name(file: &Path) -> String {
 /// The text for all that there is, as a list after a reconnect would bring it.
 fn replace(cluster: &mut Cluster, text: &str, dirty: &mut Dirty) {
     let (mut ingresses, mut classes, mut services) = (Vec::new(), Vec::new(), Vec::new());
-    let (mut slices, mut secrets) = (Vec::new(), Vec::new());
+    let (mut slices, mut secrets, mut certificates) = (Vec::new(), Vec::new(), Vec::new());
     for parsed in parse_documents(text) {
         match parsed.unwrap() {
             Parsed::Ingress(o) => ingresses.push(o.into()),
@@ -101,6 +104,7 @@ fn replace(cluster: &mut Cluster, text: &str, dirty: &mut Dirty) {
             Parsed::Secret(o) => secrets.push(o),
             Parsed::Namespace(object) => cluster.apply_namespace(object, dirty),
             Parsed::GatewayApi(object) => cluster.apply_gateway_api(*object, dirty),
+            Parsed::Certificate(ingress, o) => certificates.push((ingress, o)),
             Parsed::Other => panic!("a kind that is not read"),
         }
     }
@@ -109,6 +113,8 @@ fn replace(cluster: &mut Cluster, text: &str, dirty: &mut Dirty) {
     cluster.replace_services(services, dirty);
     cluster.replace_slices(slices, dirty);
     cluster.replace_secrets(secrets, dirty);
+    cluster.replace_certificates(None, certificates, dirty);
+    cluster.certificates_readable(None, !text.contains("#! no-cert-manager"), dirty);
 }
 
 fn settings(text: &str) -> Settings {
@@ -117,7 +123,10 @@ fn settings(text: &str) -> Settings {
         match flag.split_once('=') {
             None if flag == "process-without-class" => settings.process_without_class = true,
             None if flag == "allow-external-name-services" => settings.allow_external_name = true,
+            None if flag == "no-cert-manager" => {}
             None if flag == "manifests" => settings.backends_from_slices = true,
+            Some(("create-certificates", "false")) => settings.create_certificates = false,
+            Some(("default-cluster-issuer", value)) => settings.default_cluster_issuer = value.into(),
             Some(("default-tls-secret", value)) => {
                 settings.default_tls_secret = value.split_once('/').map(|(a, b)| (a.into(), b.into()));
             }
@@ -138,13 +147,15 @@ fn fill_in(text: &str, pairs: &mut HashMap<String, (String, String)>) -> String 
             write!(out, "{:?}{rest}", "x".repeat(270_000)).unwrap();
             continue;
         }
-        let (crt, key) = pairs.entry(name.to_owned()).or_insert_with(|| pair(name.starts_with("old")));
+        let (crt, key) = pairs.entry(name.to_owned()).or_insert_with(|| pair(name));
         write!(out, "{:?}{rest}", if kind == "crt" { crt } else { key }).unwrap();
     }
     out
 }
 
-fn pair(expired: bool) -> (String, String) {
+/// What stands behind the first word are the hosts that it is good for.
+fn pair(name: &str) -> (String, String) {
+    let expired = name.starts_with("old");
     let group = EcGroup::from_curve_name(Nid::X9_62_PRIME256V1).unwrap();
     let key = PKey::from_ec_key(EcKey::generate(&group).unwrap()).unwrap();
     let mut builder = X509::builder().unwrap();
@@ -152,6 +163,14 @@ fn pair(expired: bool) -> (String, String) {
     let end = if expired { NOW - 1 } else { NOW + 1 };
     builder.set_not_after(&Asn1Time::from_unix(end).unwrap()).unwrap();
     builder.set_pubkey(&key).unwrap();
+    if name.contains(' ') {
+        let mut names = SubjectAlternativeName::new();
+        for host in name.split(' ').skip(1) {
+            names.dns(host);
+        }
+        let names = names.build(&builder.x509v3_context(None, None)).unwrap();
+        builder.append_extension(names).unwrap();
+    }
     builder.sign(&key, MessageDigest::sha256()).unwrap();
     let text = |pem: Vec<u8>| String::from_utf8(pem).unwrap();
     (text(builder.build().to_pem().unwrap()), text(key.private_key_to_pem_pkcs8().unwrap()))
@@ -178,6 +197,21 @@ fn dump(out: &mut String, cluster: &Cluster, translation: &Translation, text: &s
     }
     for question in text.lines().filter_map(|line| line.strip_prefix("#? ")) {
         writeln!(out, "? {question}: {}", answer(translation, question)).unwrap();
+    }
+    for write in &translation.writes {
+        let (verb, body) = match &write.change {
+            Change::Create(body) => ("create", body),
+            Change::Apply(body) => ("apply", body),
+            _ => continue,
+        };
+        let (spec, owner) = (&body["spec"], &body["metadata"]["ownerReferences"][0]["uid"]);
+        let issuer = &spec["issuerRef"];
+        writeln!(
+            out,
+            "> {verb} {} for {} from {} {} to {owner}",
+            write.target, spec["dnsNames"], issuer["kind"], issuer["name"]
+        )
+        .unwrap();
     }
     for outcome in &translation.outcomes {
         tell(out, outcome);

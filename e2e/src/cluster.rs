@@ -1,6 +1,6 @@
 //! A real control plane for one test: etcd and kube-apiserver with RBAC, on 127.0.0.1, without controllers.
 //!
-//! No controller-manager runs: a deleted Namespace stays `Terminating`, owner references are not followed, and no
+//! No controller-manager runs unless a test starts the garbage collector: a deleted Namespace stays `Terminating`, owner references are not followed, and no
 //! `default` ServiceAccounts appear (so that admission plugin is off, and Pods can be created as plain objects).
 
 mod objects;
@@ -42,6 +42,7 @@ pub struct Cluster {
     api_port: ReservedPort,
     admin_kubeconfig: PathBuf,
     // Before the folder: the processes must end first.
+    collector: Option<RunningProcess>,
     apiserver: Option<RunningProcess>,
     etcd: Option<RunningProcess>,
     dir: TempDir,
@@ -78,6 +79,7 @@ impl Cluster {
             peer_port: ReservedPort::new(),
             api_port,
             admin_kubeconfig,
+            collector: None,
             apiserver: None,
             etcd: None,
             dir,
@@ -151,6 +153,19 @@ impl Cluster {
         command.env("PATH", std::env::join_paths(paths).expect("PATH was one before"));
         command.env("KUBECONFIG", &self.admin_kubeconfig).stdin(Stdio::null());
         command
+    }
+
+    /// Starts Kubernetes' garbage collector: what has an owner goes with it.
+    pub fn start_garbage_collector(&mut self) {
+        let args = [
+            format!("--kubeconfig={}", self.admin_kubeconfig.display()),
+            "--controllers=garbage-collector-controller".into(),
+            "--leader-elect=false".into(),
+            "--bind-address=127.0.0.1".into(),
+            "--secure-port=0".into(),
+            "--kube-api-qps=500".into(),
+        ];
+        self.collector = Some(self.spawn("kube-controller-manager", &args));
     }
 
     /// SIGKILL to the API server.

@@ -6,6 +6,7 @@
 //! A failure of the harness is a failure of the test that uses it: functions that set a scene panic with a message
 //! that says what was tried; functions whose failure a test may want to look at return a `Result`.
 
+pub mod acme;
 pub mod browser;
 pub mod client;
 pub mod cluster;

@@ -21,6 +21,7 @@ const ANSWERED: Duration = Duration::from_secs(120);
 
 const PLAIN: &str = "plain.dash.example.com";
 const TLS: &str = "tls.dash.example.com";
+const LIMITED: &str = "limited.dash.example.com";
 const DEAD: &str = "dead.dash.example.com";
 
 struct Prometheus {
@@ -87,6 +88,14 @@ async fn traffic(product: &Product) {
         client::get(product.http(), PLAIN, "/a?b=c").await;
     }
     client::get(product.http(), DEAD, "/").await;
+    // One a minute is allowed.
+    client::get(product.http(), LIMITED, "/").await;
+    client::get(product.http(), LIMITED, "/").await;
+    let preflight = format!(
+        "OPTIONS / HTTP/1.1\r\nHost: {LIMITED}\r\nConnection: close\r\nOrigin: https://a.example\r\n\
+         Access-Control-Request-Method: PUT\r\n\r\n"
+    );
+    client::raw(product.http(), preflight).await;
     client::get(product.http(), "nobody.example.com", "/").await;
     // One that is taken, one that is too large.
     for length in [5_000, 50_000] {
@@ -116,8 +125,13 @@ async fn no_panel_is_empty_under_load() {
         .prefix(TLS, "/", "web", "http")
         .prefix(DEAD, "/", "dead", "http")
         .tls(&[TLS], "tls");
+    let limited = Ingress::new("dash", "limited")
+        .annotation("limit-rpm", "1")
+        .annotation("enable-cors", "true")
+        .prefix(LIMITED, "/", "web", "http");
     let objects = [
         namespace("dash"),
+        limited.yaml(),
         service("dash", "web", &[("http", web.port())]),
         service("dash", "dead", &[("http", 1)]),
         tls_secret_yaml("dash", "tls", &leaf),

@@ -8,9 +8,10 @@ use std::time::Duration;
 use cluster_scene::{
     Audited, Ingress, SOON, account, account_with, backend, becomes, becomes_within, fallback, grant,
     grant_in, in_force, join, logged, namespace, reaches, requests_of, rules, rules_without, serve, service,
-    shared, shows, start, warned,
+    shared, shipped, shows, start, warned,
 };
 use ingress_e2e::TempDir;
+use ingress_e2e::acme::crds;
 use ingress_e2e::client;
 use ingress_e2e::cluster::Cluster;
 use ingress_e2e::dns::DnsServer;
@@ -20,6 +21,8 @@ use ingress_e2e::pki::{Ca, KeyKind, Leaf, tls_secret_yaml};
 use ingress_e2e::product::Product;
 use serde_json::{Value, json};
 
+/// Where the Lease of Pods outside a cluster is.
+const LEASES: &str = "tak-os-ingress";
 /// A kind that could not be read is tried again within this.
 const RETRIED: Duration = Duration::from_secs(15);
 
@@ -81,7 +84,8 @@ fn rule_lines(product: &Product, resource: &str) -> usize {
     said_about(product, resource).iter().filter(|line| names(line)).count()
 }
 
-/// What was forbidden, and what was tried beyond reading the product's kinds and writing Events.
+/// What was forbidden, and what was tried beyond reading the product's kinds, writing Events and Certificates, and the
+/// Lease.
 fn out_of_bounds(requests: &[Audited]) -> Vec<&Audited> {
     let reads = [
         "services",
@@ -98,13 +102,17 @@ fn out_of_bounds(requests: &[Audited]) -> Vec<&Audited> {
         let read = matches!(verb, "list" | "watch")
             && (reads.contains(&what) || what.starts_with("gateway.networking.k8s.io/"));
         let event = matches!(verb, "create" | "patch") && what == "events.k8s.io/events";
+        let certificate = verb == "patch" && what == "cert-manager.io/certificates";
+        let lease = matches!(verb, "get" | "create" | "update") && what == "coordination.k8s.io/leases";
         // The test's own question, under this account.
         let own = what.starts_with("authorization.k8s.io/selfsubjectaccessreviews");
         let absent =
             request.code == 404 && (what.starts_with("gateway.") || what.starts_with("cert-manager."));
         let repeated_event = event && request.code == 409;
-        let answered = request.code < 400 || absent || repeated_event;
-        request.decision == "allow" && answered && (discovery || read || event || own)
+        // There is no Lease yet; another Pod was faster.
+        let election = lease && matches!(request.code, 404 | 409);
+        let answered = request.code < 400 || absent || repeated_event || election;
+        request.decision == "allow" && answered && (discovery || read || event || certificate || lease || own)
     };
     requests.iter().filter(|request| !bounded(request)).collect()
 }
@@ -142,6 +150,47 @@ async fn the_guides_role_is_enough_and_nothing_else_is_tried() {
     assert!(seen.contains(&("create", "events.k8s.io/events")), "{seen:?}");
     assert_eq!(rule_lines(&product, "events"), 0);
     assert_eq!(product.metric_sum("tak_ingress_events_total", &[("result", "forbidden")]).await, 0.0);
+}
+
+#[tokio::test]
+async fn one_pod_of_two_writes_certificates_and_the_other_takes_over() {
+    let cluster = Cluster::start().await;
+    let dns = DnsServer::start().await;
+    cluster
+        .apply(&join([crds(), namespace(LEASES), namespace("shop"), service("shop", "web", &[("http", 80)])]))
+        .await;
+    let app = |hosts: &[&str]| {
+        Ingress::new("shop", "app").prefix("a.test", "/", "web", "http").tls_issued(hosts).yaml()
+    };
+    let mut pods = Vec::new();
+    for name in ["rbac-one", "rbac-two"] {
+        let kubeconfig = account(&cluster, name).await;
+        grant_in(&cluster, LEASES, name, &shipped("Role")).await;
+        in_force(&cluster, &kubeconfig, &json!(shipped("Role")[0]), Some(LEASES)).await;
+        pods.push((name, serve(&kubeconfig, &dns, &[]).await));
+    }
+    let tried = |name: &str, verb: &str, what: &str| {
+        requests_of(&cluster, name).iter().filter(|r| r.verb == verb && r.what == what).count()
+    };
+    let writes = |name: &str| tried(name, "patch", "cert-manager.io/certificates");
+    assert_eq!(tried("rbac-one", "get", "coordination.k8s.io/leases"), 0, "nothing is to be written yet");
+    cluster.apply(&app(&["a.test"])).await;
+    let leader = eventually(RETRIED, async || pods.iter().position(|(name, _)| writes(name) > 0)).await;
+    let (leader, leading) = pods.swap_remove(leader);
+    let (other, _) = &pods[0];
+    // Both look at the Lease every three seconds.
+    eventually(RETRIED, async || (tried(leader, "update", "coordination.k8s.io/leases") > 1).then_some(()))
+        .await;
+    assert_eq!((writes(leader), writes(other)), (1, 0));
+    drop(leading);
+    cluster.apply(&app(&["b.test"])).await;
+    eventually(Duration::from_secs(60), async || (writes(other) > 0).then_some(())).await;
+    for name in [leader, other] {
+        let requests = requests_of(&cluster, name);
+        let beyond = out_of_bounds(&requests);
+        assert!(beyond.is_empty(), "{name}: {beyond:#?}");
+        assert!(tried(name, "get", "coordination.k8s.io/leases") > 0);
+    }
 }
 
 #[tokio::test]

@@ -217,6 +217,32 @@ async fn a_challenge_reaches_its_solver_past_redirect_and_authentication() {
 }
 
 #[tokio::test]
+async fn while_a_challenge_runs_a_wildcards_application_stays() {
+    const TOKEN: &str = "/.well-known/acme-challenge/LoqXcYV8q5ONbJQxbmR7SCTNo3tiAXDfowyjxAjEuX0";
+    let (app, solver) = (Origin::echo().await.named("app"), Origin::echo().await.named("solver"));
+    let challenge = serde_json::json!({"path": TOKEN, "pathType": "ImplementationSpecific"});
+    let product = serve([
+        Ingress::new("app").prefix("*.example.com", "/", "app").yaml(),
+        Ingress::new("rest").prefix("", "/", "app").yaml(),
+        Ingress::new("solver")
+            .rule("www.example.com", challenge.clone(), "solver", serde_json::json!({"number": 80}))
+            .rule("example.org", challenge, "solver", serde_json::json!({"number": 80}))
+            .yaml(),
+        service("app", &[app.addr()]),
+        service("solver", &[solver.addr()]),
+    ])
+    .await;
+    let mut conn = RawConn::connect(product.http()).await.unwrap();
+    for host in ["www.example.com", "example.org"] {
+        assert_eq!(conn.get(host, TOKEN).await.unwrap().origin(), "solver");
+        for path in ["/", "/.well-known/acme-challenge/other"] {
+            let answer = conn.get(host, path).await.unwrap();
+            assert_eq!((answer.status, answer.origin()), (200, "app".into()), "{host}{path}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn without_lists_everybody_is_let_in() {
     let origin = Origin::echo().await;
     let product = serve(everything_to(&origin)).await;

@@ -176,7 +176,6 @@ fn ingress(name: &str) -> IngressObject {
         .into(),
         tls: [Tls { hosts: [host].into(), secret: Some("tls".into()) }].into(),
         default_backend: false,
-        acme_solver: false,
     }
 }
 

@@ -64,7 +64,7 @@ pub fn route(
     let path = request.uri.path();
     let mut buf = HostBuf::default();
     let (host, routing) = read(authority, path, &mut buf)?;
-    let virtual_host = snapshot.routes.host(host.host).map_err(Rejection::NoRoute)?;
+    let virtual_host = snapshot.routes.host(host.host, &routing).map_err(Rejection::NoRoute)?;
     let oauth = virtual_host.oauth();
     // Whatever route takes that path otherwise, it is a part of the login here.
     if let Some(routes) = oauth

@@ -1,18 +1,16 @@
-//! Who issues certificates. Read where Certificates are made; here only known.
+//! Who issues certificates. Read where Certificates are made (`certificate.rs`); here only known.
 
 use super::{Annotation, Since};
+use crate::certificate::{CLUSTER_ISSUER, ISSUER};
 
 /// The annotations of this feature.
 pub(super) const TABLE: [Annotation; 2] = [
-    row(
-        "cert-manager.io/cluster-issuer",
-        "the ClusterIssuer for TLS blocks without secretName; wins over issuer",
-    ),
-    row("cert-manager.io/issuer", "the Issuer for TLS blocks without secretName"),
+    row(CLUSTER_ISSUER, "the ClusterIssuer for TLS blocks without secretName; wins over issuer"),
+    row(ISSUER, "the Issuer for TLS blocks without secretName"),
 ];
 
 const fn row(key: &'static str, meaning: &'static str) -> Annotation {
-    Annotation { key, accepts: "a name", default: "", meaning, since: Since::Later }
+    Annotation { key, accepts: "a name", default: "", meaning, since: Since::Version("0.1") }
 }
 
 #[cfg(test)]

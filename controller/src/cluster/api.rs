@@ -15,8 +15,6 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::sync::Arc;
 
-/// Label of cert-manager's HTTP-01 solver Ingresses.
-const SOLVER_LABEL: &str = "acme.cert-manager.io/http01-solver";
 /// Label that ties an EndpointSlice to its Service.
 const SERVICE_LABEL: &str = "kubernetes.io/service-name";
 
@@ -91,7 +89,6 @@ impl From<Ingress> for IngressObject {
             resource_version: text(&meta.resource_version),
             created: meta.creation_timestamp.as_ref().map_or(0, |time| time.0.as_second()),
             class: spec.ingress_class_name.filter(|class| !class.is_empty()).map(Into::into),
-            acme_solver: meta.labels.as_ref().and_then(|l| l.get(SOLVER_LABEL)).is_some_and(|v| v == "true"),
             annotations: meta
                 .annotations
                 .unwrap_or_default()

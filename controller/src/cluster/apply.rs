@@ -3,6 +3,7 @@
 //! Only what translation reads counts as a change: a Service that gets a new label is the same
 //! Service. A whole list replaces what was known in one step; what it holds unchanged stays as it is.
 
+use super::certificate::CertificateObject;
 use super::gateway::{GatewayApi, GatewayApiObject, NamespaceObject};
 use super::{
     ClassObject, Cluster, Dirty, IngressObject, Key, Pool, SecretObject, ServiceObject, SliceObject,
@@ -140,6 +141,54 @@ impl Cluster {
             }
         }
         dirty.services.extend(old.into_keys().filter(|service| !self.slices.contains_key(service)));
+    }
+
+    /// Takes in a Certificate by the name of this Ingress that is new or changed.
+    pub fn apply_certificate(&mut self, mut ingress: Key, object: CertificateObject, dirty: &mut Dirty) {
+        share(&mut self.names, &mut ingress);
+        let known = self.certificates.by_ingress.entry(ingress.clone()).or_default();
+        if known.get(&object.block).is_none_or(|old| **old != object) {
+            known.insert(object.block, Arc::new(object));
+            dirty.certificates.insert(ingress);
+        }
+    }
+
+    /// Takes out the Certificate by the name of this Ingress's block.
+    pub fn remove_certificate(&mut self, ingress: &Key, block: usize, dirty: &mut Dirty) {
+        let Some(known) = self.certificates.by_ingress.get_mut(ingress) else { return };
+        if known.remove(&block).is_some() {
+            dirty.certificates.insert(ingress.clone());
+        }
+        if known.is_empty() {
+            self.certificates.by_ingress.remove(ingress);
+        }
+    }
+
+    /// Takes a whole list, each with the Ingress of its name, for all Certificates of a namespace (`None`: of all).
+    pub fn replace_certificates(
+        &mut self,
+        namespace: Option<&Arc<str>>,
+        objects: Vec<(Key, CertificateObject)>,
+        dirty: &mut Dirty,
+    ) {
+        let listed: HashSet<_> = objects.iter().map(|(key, object)| (key, object.block)).collect();
+        let known = self.certificates.by_ingress.iter();
+        let known = known.filter(|(key, _)| namespace.is_none_or(|namespace| key.namespace == *namespace));
+        let known = known.flat_map(|(key, blocks)| blocks.keys().map(move |block| (key, *block)));
+        let gone: Vec<_> =
+            known.filter(|known| !listed.contains(known)).map(|(k, b)| (k.clone(), b)).collect();
+        drop(listed);
+        for (key, block) in gone {
+            self.remove_certificate(&key, block, dirty);
+        }
+        for (key, object) in objects {
+            self.apply_certificate(key, object, dirty);
+        }
+    }
+
+    /// Notes whether the Certificates of a namespace (`None`: of all) can be read.
+    pub fn certificates_readable(&mut self, namespace: Option<Arc<str>>, yes: bool, dirty: &mut Dirty) {
+        dirty.issuance |= self.certificates.read.insert(namespace, yes) != Some(yes);
     }
 
     /// Takes in a Namespace that is new or changed.

@@ -1,5 +1,6 @@
 //! Kubernetes YAML: several documents, Lists included, each object on its own.
 
+use super::certificate::{self, Certificate, CertificateObject};
 use super::gateway::{
     GROUP, GatewayApi, GatewayClassSpec, GatewaySpec, GrantSpec, GrpcRouteSpec, HttpRouteSpec,
     NamespaceObject, Spec, Wire,
@@ -27,6 +28,8 @@ pub enum Parsed {
     Slice(Key, SliceObject),
     /// v1 Secret
     Secret(SecretObject),
+    /// `cert-manager.io/v1` Certificate, behind the Ingress that it is named for
+    Certificate(Key, CertificateObject),
     /// v1 Namespace
     Namespace(NamespaceObject),
     /// `gateway.networking.k8s.io/v1`
@@ -117,6 +120,9 @@ impl Cluster {
                 Parsed::Service(object) => cluster.apply_service(object, &mut dirty),
                 Parsed::Slice(service, object) => cluster.apply_slice(service, object, &mut dirty),
                 Parsed::Secret(object) => cluster.apply_secret(object, &mut dirty),
+                Parsed::Certificate(ingress, object) => {
+                    cluster.apply_certificate(ingress, object, &mut dirty);
+                }
                 Parsed::Namespace(object) => cluster.apply_namespace(object, &mut dirty),
                 Parsed::GatewayApi(object) => cluster.apply_gateway_api(*object, &mut dirty),
                 Parsed::Other => {}
@@ -224,6 +230,7 @@ fn object(value: Value) -> Result<Parsed, String> {
         }
         ("discovery.k8s.io", "EndpointSlice") => "discovery.k8s.io/v1",
         ("", "Service" | "Secret" | "Namespace") => "v1",
+        (certificate::GROUP, certificate::KIND) => "cert-manager.io/v1",
         // the same object in both
         (GROUP, "ReferenceGrant") if version == "gateway.networking.k8s.io/v1beta1" => &version,
         (GROUP, "GatewayClass" | "Gateway" | "HTTPRoute" | "GRPCRoute" | "ReferenceGrant") => {
@@ -249,6 +256,9 @@ fn object(value: Value) -> Result<Parsed, String> {
         "Service" => decode::<Service>(value, &what).map(|o| Parsed::Service(o.into())),
         "EndpointSlice" => decode::<EndpointSlice>(value, &what)
             .map(|o| SliceObject::of(o).map_or(Parsed::Other, |(service, o)| Parsed::Slice(service, o))),
+        certificate::KIND => decode::<Certificate>(value, &what).map(|o| {
+            CertificateObject::of(o).map_or(Parsed::Other, |(ingress, o)| Parsed::Certificate(ingress, o))
+        }),
         "Namespace" => {
             decode::<PartialObjectMeta<Namespace>>(value, &what).map(|o| Parsed::Namespace(o.into()))
         }

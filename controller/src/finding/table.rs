@@ -62,7 +62,7 @@ const fn row(
 use Severity::{Error, Note, Warning};
 
 /// In the order of [`Reason`]'s variants. TAK-1003 stood for an annotation that was not built yet.
-pub(super) const TABLE: [Entry; 40] = [
+pub(super) const TABLE: [Entry; 44] = [
     row(
         Reason::InvalidAnnotation,
         "TAK-1001",
@@ -238,6 +238,38 @@ pub(super) const TABLE: [Entry; 40] = [
         "",
         "The certificate is past its end of validity. It is served all the same; clients will refuse it.",
         "Renew it.",
+    ),
+    row(
+        Reason::CertificateWithoutHost,
+        "TAK-4007",
+        Warning,
+        "",
+        "The Secret of a TLS block without `secretName` holds a certificate that does not name the host, as after the block's hosts changed. The self-signed fallback certificate is served until cert-manager has written one that does.",
+        "Wait; if it stays, look at the Certificate (`kubectl describe certificate`), or, without cert-manager, put a certificate for the host into the Secret.",
+    ),
+    row(
+        Reason::CertificateNotRequested,
+        "TAK-4008",
+        Warning,
+        "",
+        "A TLS block names no Secret, and no Certificate can be requested for it. The self-signed fallback certificate is served, unless a Secret of the documented name is there.",
+        "Do what the message says is missing, or name a Secret with `secretName`.",
+    ),
+    row(
+        Reason::CertificateTaken,
+        "TAK-4009",
+        Warning,
+        "",
+        "A Certificate of the name that the block's would have was made by somebody else. It is never changed; the Secret of that name is served all the same.",
+        "Name the Secret with `secretName` if the Certificate is yours and meant; else delete or rename it, and ours is made.",
+    ),
+    row(
+        Reason::DefaultIssuer,
+        "TAK-4010",
+        Note,
+        "",
+        "A TLS block names no Secret, and the Ingress no issuer. The certificate comes from the ClusterIssuer of `--default-cluster-issuer`; that of `letsencrypt-staging` is trusted by nobody.",
+        "Choose one with the annotation `cert-manager.io/cluster-issuer` or `cert-manager.io/issuer`.",
     ),
     row(
         Reason::AuthMisconfigured,

@@ -6,6 +6,7 @@ use super::secret::Certificates;
 use super::tls::{self, TlsClaim};
 use super::{Settings, path};
 use crate::annotations;
+use crate::certificate::{self, Request};
 use crate::cluster::{Cluster, IngressObject, Key, PathBackend, Pool};
 use crate::finding::{Findings, Reason, quoted};
 use ingress_core::route::RuleIndex;
@@ -20,6 +21,8 @@ pub(super) struct Declared {
     pub hosts: Box<[HostRoutes]>,
     /// In the order of hosts.
     pub tls: Box<[TlsClaim]>,
+    /// The Certificates that it asks for.
+    pub requests: Box<[Request]>,
     /// What is wrong with it by itself.
     pub findings: Findings,
     /// The Services that it refers to, each once.
@@ -146,9 +149,13 @@ impl Shared {
             }
             rules.add(host, routes);
         }
+        let requests = certificate::requests(object, &settings.default_cluster_issuer, &mut findings);
         let (tls, mut secrets) = tls.claims(object, cluster, &mut self.certificates, now, &mut findings);
-        if let Some(secret) = auth_secret.filter(|secret| !secrets.contains(secret)) {
-            secrets = secrets.into_iter().chain([secret]).collect();
+        let requested = requests.iter().map(|request| tls::issued_secret(object, request.block));
+        let further = auth_secret.into_iter().chain(requested).collect::<BTreeSet<_>>().into_iter();
+        let further: Vec<_> = further.filter(|secret| !secrets.contains(secret)).collect();
+        if !further.is_empty() {
+            secrets = secrets.into_iter().chain(further).collect();
         }
         Declared {
             hosts: rules
@@ -157,6 +164,7 @@ impl Shared {
                 .map(|(host, routes)| HostRoutes { host, routes: routes.into() })
                 .collect(),
             tls,
+            requests,
             findings,
             services: rules.services.into_iter().collect(),
             secrets,

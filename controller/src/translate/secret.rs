@@ -2,7 +2,7 @@
 
 use crate::cluster::{Cluster, Key, MAX_SECRET_VALUE, SecretObject};
 use crate::finding::Reason;
-use ingress_core::{CertifiedKey, Kind, ResourceRef, Slot};
+use ingress_core::{CertifiedKey, HostPattern, Kind, ResourceRef, Slot};
 use openssl::asn1::{Asn1Time, Asn1TimeRef};
 use openssl::error::ErrorStack;
 use openssl::pkey::{PKey, Private};
@@ -107,6 +107,19 @@ impl Certificates {
         self.kept.insert(secret.key.clone(), Entry { secret: secret.clone(), parsed: parsed.clone() });
         parsed
     }
+}
+
+/// Whether a certificate names the host, or the wildcard over it.
+pub(super) fn covers(certified: &CertifiedKey, host: &HostPattern) -> bool {
+    let Some(Ok(leaf)) = certified.chain.first().map(|der| X509::from_der(der)) else { return false };
+    let names = leaf.subject_alt_names();
+    let mut names = names.iter().flatten().filter_map(|name| name.dnsname()?.parse::<HostPattern>().ok());
+    names.any(|name| match (&name, host) {
+        (HostPattern::Wildcard(parent), HostPattern::Exact(host)) => {
+            host.split_once('.').is_some_and(|(_, above)| *above == **parent)
+        }
+        (name, host) => name == host,
+    })
 }
 
 fn parse(secret: &SecretObject, context: &mut Option<SslContext>) -> Result<CertifiedKey, Problem> {

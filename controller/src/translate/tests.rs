@@ -1,15 +1,18 @@
 use super::*;
+use crate::cluster::certificate::{CertificateObject, CertificateSpec, IssuerRef};
 use crate::cluster::{
     Annotations, ClassObject, Path, PathBackend, PathType, PortObject, PortRef, Rule, SecretObject,
     ServiceObject, SliceObject, Tls,
 };
 use crate::finding::Reason;
+use crate::write::{Change, Target};
 use openssl::asn1::Asn1Time;
 use openssl::ec::{EcGroup, EcKey};
 use openssl::hash::MessageDigest;
 use openssl::nid::Nid;
 use openssl::pkey::PKey;
 use openssl::x509::X509;
+use openssl::x509::extension::SubjectAlternativeName;
 use std::collections::BTreeMap;
 use std::time::Instant;
 
@@ -47,7 +50,6 @@ fn ingress(key: Key, rules: Vec<Rule>) -> IngressObject {
         rules: rules.into(),
         tls: [].into(),
         default_backend: false,
-        acme_solver: false,
     }
 }
 
@@ -63,13 +65,21 @@ fn service(key: Key, headless: bool, external: Option<&str>, port: u16) -> Servi
     }
 }
 
-fn pair() -> (Vec<u8>, Vec<u8>) {
+fn pair(names: &[&str]) -> (Vec<u8>, Vec<u8>) {
     let group = EcGroup::from_curve_name(Nid::X9_62_PRIME256V1).unwrap();
     let key = PKey::from_ec_key(EcKey::generate(&group).unwrap()).unwrap();
     let mut builder = X509::builder().unwrap();
     builder.set_not_before(&Asn1Time::from_unix(1).unwrap()).unwrap();
     builder.set_not_after(&Asn1Time::from_unix(2_000_000_000).unwrap()).unwrap();
     builder.set_pubkey(&key).unwrap();
+    if !names.is_empty() {
+        let mut all = SubjectAlternativeName::new();
+        for name in names {
+            all.dns(name);
+        }
+        let all = all.build(&builder.x509v3_context(None, None)).unwrap();
+        builder.append_extension(all).unwrap();
+    }
     builder.sign(&key, MessageDigest::sha256()).unwrap();
     (builder.build().to_pem().unwrap(), key.private_key_to_pem_pkcs8().unwrap())
 }
@@ -155,7 +165,7 @@ fn random_slice(rng: &mut Lcg) -> (Key, SliceObject) {
     (random_key(rng, &SERVICES), slice)
 }
 
-const SECRETS: [&str; 5] = ["s1", "s2", "w-tls-0", "x-tls-0", "x-tls-1"];
+const SECRETS: [&str; 7] = ["s1", "s2", "w-tls-0", "w-tls-5", "x-tls-0", "x-tls-1", "x-tls-2"];
 
 fn random_secret(rng: &mut Lcg, pairs: &[(Vec<u8>, Vec<u8>)]) -> SecretObject {
     if rng.one_in(8) {
@@ -172,11 +182,47 @@ fn random_secret(rng: &mut Lcg, pairs: &[(Vec<u8>, Vec<u8>)]) -> SecretObject {
     secret(random_key(rng, &SECRETS), &pairs[n].0, &pairs[other].1)
 }
 
+fn random_certificate(rng: &mut Lcg) -> (Key, CertificateObject) {
+    let issuer_ref = IssuerRef {
+        name: rng.pick(&["letsencrypt-staging", "other"]).into(),
+        kind: "ClusterIssuer".into(),
+        group: "cert-manager.io".into(),
+    };
+    let (ingress, block) = (random_key(rng, &NAMES), rng.next(3));
+    let spec = CertificateSpec {
+        dns_names: vec![rng.pick(&["two.example.com", "one.example.com"]).into()],
+        secret_name: format!("{}-tls-{block}", ingress.name),
+        issuer_ref,
+    };
+    let made_for = [Some("u"), Some("u"), Some("gone"), None][rng.next(4)].map(Into::into);
+    (ingress, CertificateObject { block, uid: "c".into(), made_for, spec })
+}
+
+fn random_change_of_certificates(rng: &mut Lcg, cluster: &mut Cluster, dirty: &mut Dirty) {
+    match rng.next(5) {
+        0 => cluster.remove_certificate(&random_key(rng, &NAMES), rng.next(3), dirty),
+        1 => cluster.certificates_readable(None, rng.one_in(2), dirty),
+        _ => {
+            let (ingress, object) = random_certificate(rng);
+            cluster.apply_certificate(ingress, object, dirty);
+        }
+    }
+}
+
+/// The Certificates that wait to be written after these.
+fn queue(waiting: &mut BTreeMap<Target, Change>, writes: Vec<Write>) {
+    for write in writes.into_iter().filter(|write| write.target.kind == "Certificate") {
+        waiting.insert(write.target, write.change);
+    }
+    waiting.retain(|_, change| *change != Change::Nothing);
+}
+
 /// One to four changes, each as news of one object or as a whole list.
 fn random_changes(rng: &mut Lcg, cluster: &mut Cluster, pairs: &[(Vec<u8>, Vec<u8>)]) -> Dirty {
     let mut dirty = Dirty::default();
     for _ in 0..1 + rng.next(4) {
-        match rng.next(14) {
+        match rng.next(16) {
+            14 | 15 => random_change_of_certificates(rng, cluster, &mut dirty),
             0..=3 => cluster.apply_ingress(random_ingress(rng), &mut dirty),
             4 => cluster.remove_ingress(&random_key(rng, &NAMES), &mut dirty),
             5 => cluster.apply_service(random_service(rng), &mut dirty),
@@ -226,8 +272,9 @@ fn take_in(standing: &mut BTreeMap<ResourceRef, Box<[Finding]>>, outcomes: Vec<O
 
 #[test]
 fn any_sequence_of_changes_ends_where_a_fresh_translation_does() {
-    let pairs: Vec<_> = (0..3).map(|_| pair()).collect();
-    let (mut routes_seen, mut certs_seen, mut reasons) = (0, 0, BTreeSet::new());
+    let pairs: Vec<_> =
+        [&[][..], &["one.example.com", "two.example.com", "other.test"], &["*.example.com"]].map(pair).into();
+    let (mut routes_seen, mut certs_seen, mut written, mut reasons) = (0, 0, 0, BTreeSet::new());
     for seed in 0..40 {
         let mut rng = Lcg(seed);
         let settings = Settings {
@@ -235,10 +282,13 @@ fn any_sequence_of_changes_ends_where_a_fresh_translation_does() {
             backends_from_slices: seed % 5 == 4,
             allow_external_name: seed % 3 == 0,
             default_tls_secret: (seed % 4 == 0).then(|| ("a".into(), "s1".into())),
+            create_certificates: seed % 7 != 6,
             ..Settings::default()
         };
         let new = || Translator::with_clock(settings.clone(), || 1_900_000_000);
         let (mut cluster, mut translator, mut standing) = (Cluster::default(), new(), BTreeMap::new());
+        let mut waiting = BTreeMap::new();
+        cluster.certificates_readable(None, seed % 3 != 2, &mut Dirty::default());
         let mut last = translator.translate(&cluster, &Dirty::everything());
         assert!(last.changed);
         take_in(&mut standing, last.outcomes.clone(), &cluster);
@@ -259,6 +309,11 @@ fn any_sequence_of_changes_ends_where_a_fresh_translation_does() {
             take_in(&mut wanted, fresh.outcomes, &cluster);
             take_in(&mut standing, now.outcomes.clone(), &cluster);
             assert_eq!(standing, wanted, "seed {seed} step {step}");
+            let mut writes = BTreeMap::new();
+            queue(&mut writes, fresh.writes);
+            queue(&mut waiting, now.writes.clone());
+            assert_eq!(waiting, writes, "seed {seed} step {step}");
+            written += writes.len();
             routes_seen += now.route_count;
             certs_seen += now.certs.len();
             reasons.extend(standing.values().flatten().map(|finding| finding.reason));
@@ -267,10 +322,15 @@ fn any_sequence_of_changes_ends_where_a_fresh_translation_does() {
         let again = translator.translate(&cluster, &Dirty::everything());
         assert!(!again.changed && again.outcomes.is_empty(), "everything anew is the same");
     }
-    assert!(routes_seen > 5_000 && certs_seen > 250, "{routes_seen} {certs_seen}");
-    for reason in
-        [Reason::HostPathTaken, Reason::TlsHostTaken, Reason::InvalidTlsSecret, Reason::SecretNotFound]
-    {
+    assert!(routes_seen > 5_000 && certs_seen > 250 && written > 500, "{routes_seen} {certs_seen} {written}");
+    for reason in [
+        Reason::HostPathTaken,
+        Reason::TlsHostTaken,
+        Reason::InvalidTlsSecret,
+        Reason::SecretNotFound,
+        Reason::CertificateNotRequested,
+        Reason::CertificateTaken,
+    ] {
         assert!(reasons.contains(&reason), "{reason} in {reasons:?}");
     }
 }
@@ -369,7 +429,7 @@ fn outcomes_come_in_a_fixed_order_and_only_when_they_change() {
 
 #[test]
 fn nothing_is_remembered_of_what_is_gone() {
-    let pairs = [pair(), pair(), pair()];
+    let pairs = [pair(&[]), pair(&[]), pair(&["one.example.com"])];
     let mut rng = Lcg(99);
     let (mut cluster, mut translator) = (Cluster::default(), Translator::new(Settings::default()));
     for _ in 0..50 {
@@ -424,4 +484,42 @@ fn one_change_among_ten_thousand() {
     times.sort();
     println!("one: median {:?}, longest {:?}; {} KiB in all", times[100], times[199], resident() - before);
     assert_eq!(published.route_count, 10_000);
+}
+
+#[test]
+fn a_gateway_never_asks_for_a_certificate() {
+    let cluster = |kind: &str| {
+        let text = format!(
+            "apiVersion: gateway.networking.k8s.io/v1
+kind: GatewayClass
+metadata: {{name: tak-os, uid: c}}
+spec: {{controllerName: tak-os.org/gateway-controller}}
+---
+{kind}"
+        );
+        let (mut cluster, mut dirty) = (Cluster::from_yaml(&text).unwrap(), Dirty::default());
+        cluster.certificates_readable(None, true, &mut dirty);
+        cluster
+    };
+    let asked = |cluster: &Cluster| {
+        let translation = Translator::new(Settings::default()).translate(cluster, &Dirty::everything());
+        translation.writes.iter().filter(|write| write.target.kind == "Certificate").count()
+    };
+    let gateway = "apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {name: gw, namespace: ns, uid: g, annotations: {cert-manager.io/cluster-issuer: prod}}
+spec:
+  gatewayClassName: tak-os
+  listeners:
+  - {name: https, port: 443, protocol: HTTPS, hostname: a.test, tls: {certificateRefs: [{name: missing}]}}
+  - {name: bare, port: 443, protocol: HTTPS, hostname: b.test, tls: {mode: Terminate}}
+";
+    assert_eq!(asked(&cluster(gateway)), 0);
+    // what would be asked for is seen here
+    let ingress = "apiVersion: networking.k8s.io/v1
+kind: Ingress
+metadata: {name: app, namespace: ns, uid: i}
+spec: {ingressClassName: tak-os, tls: [{hosts: [a.test]}]}
+";
+    assert_eq!(asked(&cluster(ingress)), 1);
 }

@@ -1,8 +1,8 @@
 //! An Ingress's TLS blocks, and whose certificate a host gets.
 
 use super::host::Lost;
-use super::secret::Certificates;
-use crate::cluster::{Cluster, IngressObject, Key};
+use super::secret::{Certificates, covers};
+use crate::cluster::{Cluster, IngressObject, Key, certificate};
 use crate::finding::{Finding, Findings, Reason, quoted};
 use ingress_core::{CertifiedKey, HostPattern};
 use std::collections::HashSet;
@@ -98,35 +98,84 @@ impl Blocks {
         now: i64,
         findings: &mut Findings,
     ) -> (Box<[TlsClaim]>, Box<[Key]>) {
-        let (mut claims, mut secrets) = (Vec::new(), Vec::new());
+        let (mut claims, mut secrets, mut spare) = (Vec::new(), Vec::new(), None);
         let mut declared = self.declared.into_iter().peekable();
         while let Some(&(block, _)) = declared.peek() {
             let named = object.tls.get(block).and_then(|tls| tls.secret.as_deref());
-            let secret = Key {
-                namespace: object.key.namespace.clone(),
-                // what cert-manager is asked to write where the block names none
-                name: named.map_or_else(|| format!("{}-tls-{block}", object.key.name).into(), Into::into),
-            };
+            let secret = named.map_or_else(
+                || issued_secret(object, block),
+                |named| Key { namespace: object.key.namespace.clone(), name: named.into() },
+            );
             let certificate = certificates.read(cluster, &secret, now, |reason, message| {
                 if named.is_some() || reason != Reason::SecretNotFound {
                     findings.add(reason, format!("spec.tls[{block}].secretName"), message);
                 }
             });
             while let Some((_, host)) = declared.next_if(|(of, _)| *of == block) {
-                claims.push(TlsClaim {
+                let mut claim = TlsClaim {
                     host,
                     block,
                     secret: secret.clone(),
                     certificate: certificate.clone(),
                     created: object.created,
-                });
+                };
+                let fits = |own: &Arc<CertifiedKey>| covers(own, &claim.host);
+                if named.is_none() && !claim.certificate.as_ref().is_some_and(fits) {
+                    let spare = spare.get_or_insert_with(|| {
+                        let issued: Vec<_> = issued(object).collect();
+                        secrets.extend(issued.iter().cloned());
+                        let read = |secret: Key| {
+                            Some((certificates.read(cluster, &secret, now, |_, _| {})?, secret))
+                        };
+                        issued.into_iter().filter_map(read).take(SPARE).collect::<Vec<_>>()
+                    });
+                    claim.stand_in(spare, findings);
+                }
+                claims.push(claim);
             }
-            if !secrets.contains(&secret) {
-                secrets.push(secret);
-            }
+            secrets.push(secret);
         }
+        secrets.sort_unstable();
+        secrets.dedup();
         claims.sort_by(|a, b| (&a.host, a.block).cmp(&(&b.host, b.block)));
         (claims.into(), secrets.into())
+    }
+}
+
+/// What cert-manager is asked to write for a block that names no Secret.
+pub(super) fn issued_secret(object: &IngressObject, block: usize) -> Key {
+    Key { namespace: object.key.namespace.clone(), name: certificate::name(&object.key.name, block).into() }
+}
+
+/// How many blocks more than now an Ingress may have had before.
+const BLOCKS_BEFORE: usize = 8;
+
+/// How many of their certificates are looked at.
+const SPARE: usize = 32;
+
+/// The Secrets that cert-manager writes for this Ingress, or wrote for blocks that are gone: they outlive their
+/// Certificates.
+fn issued(object: &IngressObject) -> impl Iterator<Item = Key> {
+    (0..object.tls.len() + BLOCKS_BEFORE).map(|block| issued_secret(object, block))
+}
+
+impl TlsClaim {
+    /// The blocks of an Ingress can change places and hosts: until cert-manager has written anew, a Secret holds what
+    /// was asked for before. A host is served only with what is good for it, from whichever of these Secrets.
+    fn stand_in(&mut self, issued: &[(Arc<CertifiedKey>, Key)], findings: &mut Findings) {
+        let own = self.certificate.take();
+        if let Some((other, secret)) = issued.iter().find(|(other, _)| covers(other, &self.host)) {
+            (self.secret, self.certificate) = (secret.clone(), Some(other.clone()));
+            return;
+        }
+        if own.is_none() {
+            return;
+        }
+        let message = format!(
+            "the certificate in Secret {} is not good for host {}: it is served once cert-manager has written one that is",
+            self.secret, self.host
+        );
+        findings.add(Reason::CertificateWithoutHost, format!("spec.tls[{}]", self.block), message);
     }
 }
 

@@ -49,6 +49,7 @@ fn words(update: Update) -> String {
         }
         Update::Apply(o) => format!("apply {}", name(o.name())),
         Update::Remove(n) => format!("remove {}", name(n)),
+        Update::Absent(part) => format!("absent {}", part.kind),
         Update::Refused(part) => format!("refused {}", part.kind),
         Update::Files(_) => "files".into(),
     }
@@ -222,7 +223,7 @@ async fn against_an_api_pages_are_joined_and_a_watch_that_is_too_old_lists_anew(
     let (metrics, _) = metrics();
     let (sender, mut receiver) = mpsc::channel(64);
     let mut tasks = JoinSet::new();
-    let parts = start(&client, &[], false, &sender, &metrics, &mut tasks);
+    let parts = start(&client, &[], false, false, &sender, &metrics, &mut tasks);
     assert_eq!(parts.len(), 6);
     let (mut said, mut others) = (Vec::new(), HashSet::new());
     while said.len() < 3 || others.len() < 5 {
@@ -251,7 +252,7 @@ async fn limited_to_namespaces_nothing_cluster_wide_is_needed() {
     let (metrics, _) = metrics();
     let (sender, mut receiver) = mpsc::channel(64);
     let mut tasks = JoinSet::new();
-    let parts = start(&client, &["one".into(), "two".into()], false, &sender, &metrics, &mut tasks);
+    let parts = start(&client, &["one".into(), "two".into()], false, false, &sender, &metrics, &mut tasks);
     assert_eq!(parts.len(), 9);
     for _ in 0..7 {
         receiver.recv().await.unwrap();

@@ -74,6 +74,16 @@ func rows() []row {
 			{title: "What matches no route?", about: "no_host: unknown host. no_path: the host has no such path. malformed: not HTTP that has one meaning.", unit: "reqps",
 				queries: []query{{`sum by (reason) (` + rate("unmatched_requests_total", pods) + `)`, "{{reason}}"}}},
 		}},
+		{"Limits and browsers", []panel{
+			{title: "Who is slowed down?", about: "Refused by the limits of their route, the ten hosts with the most. Logins that are throttled are not among these.", unit: "reqps",
+				queries: []query{{`topk(10, sum by (host) (` + rate("rate_limited_requests_total", hosts) + `))`, "{{host}}"}}},
+			{title: "Which share of requests do limits refuse?", about: "The ten worst hosts.", unit: "percentunit",
+				queries: []query{{`topk(10, sum by (host) (` + rate("rate_limited_requests_total", hosts) + `) / sum by (host) (` + rate("requests_total", hosts) + `))`, "{{host}}"}}},
+			{title: "How many preflights are answered?", about: "CORS preflights that no backend saw.", unit: "reqps",
+				queries: []query{{`topk(10, sum by (host) (` + rate("cors_preflights_total", hosts) + `))`, "{{host}}"}}},
+			{title: "Are certificates requested?", about: "Writes to cert-manager's Certificates by what became of them. forbidden: the role lacks a rule.", unit: "ops",
+				queries: []query{{`sum by (result) (` + rate("status_writes_total", pods+`, kind="certificate"`) + `) or vector(0)`, "{{result}}"}}},
+		}},
 		{"Errors", []panel{
 			{title: "Which hosts fail?", about: "Share of 5xx, the ten worst.", unit: "percentunit",
 				queries: []query{{`topk(10, sum by (host) (` + rate("requests_total", failed) + `) / sum by (host) (` + rate("requests_total", hosts) + `))`, "{{host}}"}}},

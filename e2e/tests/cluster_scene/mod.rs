@@ -159,6 +159,14 @@ impl Ingress {
         self
     }
 
+    /// A `tls` block that names no Secret.
+    pub fn tls_issued(mut self, hosts: &[&str]) -> Self {
+        let spec = self.0["spec"].as_object_mut().unwrap();
+        let blocks = spec.entry("tls").or_insert_with(|| json!([]));
+        blocks.as_array_mut().unwrap().push(json!({"hosts": hosts}));
+        self
+    }
+
     pub fn yaml(&self) -> String {
         self.0.to_string()
     }
@@ -203,11 +211,16 @@ pub async fn serve(kubeconfig: &Path, dns: &DnsServer, args: &[&str]) -> Product
 
 /// The rules of the shipped ClusterRole.
 pub fn rules() -> Vec<Value> {
+    shipped("ClusterRole")
+}
+
+/// The rules of the shipped role of this kind.
+pub fn shipped(kind: &str) -> Vec<Value> {
     let documents = serde_yaml::Deserializer::from_str(include_str!("../../../default/010-rbac.yaml"));
     let mut objects =
         documents.map(|document| Value::deserialize(document).expect("the shipped roles are YAML"));
-    let role = objects.find(|object| object["kind"] == "ClusterRole").expect("a ClusterRole is shipped");
-    role["rules"].as_array().expect("a ClusterRole has rules").clone()
+    let role = objects.find(|object| object["kind"] == kind).expect("a role of the kind is shipped");
+    role["rules"].as_array().expect("a role has rules").clone()
 }
 
 /// The rules of the shipped ClusterRole without one resource; panics if they do not name it.

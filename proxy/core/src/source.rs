@@ -18,6 +18,8 @@ pub enum Kind {
     Secret,
     /// core/v1 Namespace
     Namespace,
+    /// `cert-manager.io/v1` Certificate
+    Certificate,
     /// core/v1 ConfigMap
     ConfigMap,
     /// `gateway.networking.k8s.io/v1` GatewayClass
@@ -48,6 +50,7 @@ impl Kind {
             Kind::EndpointSlice => "endpointslice",
             Kind::Secret => "secret",
             Kind::Namespace => "namespace",
+            Kind::Certificate => "certificate",
             Kind::ConfigMap => "configmap",
             Kind::GatewayClass => "gatewayclass",
             Kind::Gateway => "gateway",

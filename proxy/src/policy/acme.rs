@@ -2,23 +2,19 @@
 //! follows no login, from addresses that nobody knows beforehand.
 
 use http::Method;
-use ingress_core::{PathMatch, Route};
-
-/// Where challenges are asked for, without the slash behind it.
-const CHALLENGES: &str = "/.well-known/acme-challenge";
+use ingress_core::Route;
 
 /// Whether the request is for a solver: its route was *declared* for challenges. The path of the
 /// request alone exempts from nothing, or every application would have an open door of that name.
 pub fn is_challenge(route: &Route, method: &Method) -> bool {
-    let (PathMatch::Exact(declared) | PathMatch::Prefix(declared)) = &route.path else { return false };
-    declared.strip_prefix(CHALLENGES).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-        && (*method == Method::GET || *method == Method::HEAD)
+    route.path.is_challenge() && (*method == Method::GET || *method == Method::HEAD)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::metrics::tests::route;
+    use ingress_core::PathMatch;
 
     #[test]
     fn only_a_route_declared_for_challenges_is_exempt() {

@@ -45,8 +45,8 @@ impl RouteTable {
     /// [`RouteTable::find_for`] with its reasons; costs what all routes of the host cost.
     pub fn explain(&self, host: &str, path: &str, head: &Head<'_>) -> Explanation<'_> {
         let outcome = self.find_for(host, path, head);
-        let mut hosts = HostPattern::candidates(host).into_iter().filter_map(|p| Some((self.get(&p)?, p)));
-        let Some((deciding, pattern)) = hosts.next() else {
+        let mut hosts = self.entries(host, path).into_iter();
+        let Some((pattern, deciding)) = hosts.next() else {
             return Explanation { host: None, outcome, lost: Vec::new() };
         };
         let meets = |route: &Route| route.conditions.as_ref().is_none_or(|c| c.match_all(head));
@@ -66,7 +66,7 @@ impl RouteTable {
         }
         lost.sort_by(|a, b| Precedence(a.route).cmp(&Precedence(b.route)));
         lost.extend(asks_more);
-        for (other, _) in hosts {
+        for (_, other) in hosts {
             let all = other.routes().iter().chain(other.shadowed());
             let takes = all.filter(|r| r.path.matches(path) && meets(r));
             lost.extend(takes.map(|route| Candidate { route, lost: Lost::Host }));

@@ -72,15 +72,20 @@ impl<V> HostMap<V> {
 
     /// The value of the most specific pattern that takes a normalised name.
     pub fn find(&self, name: &str) -> Option<&V> {
-        if let Some(found) = self.exact.get(name) {
-            return Some(found);
-        }
-        self.by_parent(name).or(self.any.as_ref())
+        self.find_if(name, |_| true)
     }
 
-    fn by_parent(&self, name: &str) -> Option<&V> {
+    /// [`HostMap::find`] among the values that count.
+    pub fn find_if(&self, name: &str, counts: impl Fn(&V) -> bool) -> Option<&V> {
+        if let Some(found) = self.exact.get(name).filter(|v| counts(v)) {
+            return Some(found);
+        }
+        self.by_parent(name, &counts).or_else(|| self.any.as_ref().filter(|v| counts(v)))
+    }
+
+    fn by_parent(&self, name: &str, counts: &impl Fn(&V) -> bool) -> Option<&V> {
         let (_, parent) = name.split_once('.')?;
-        if let Some(found) = self.wildcard.get(parent) {
+        if let Some(found) = self.wildcard.get(parent).filter(|v| counts(v)) {
             return Some(found);
         }
         if self.suffix.is_empty() {
@@ -88,7 +93,7 @@ impl<V> HostMap<V> {
         }
         let mut rest = Some(parent);
         while let Some(parent) = rest {
-            if let Some(found) = self.suffix.get(parent) {
+            if let Some(found) = self.suffix.get(parent).filter(|v| counts(v)) {
                 return Some(found);
             }
             rest = parent.split_once('.').map(|(_, parent)| parent);
@@ -98,7 +103,12 @@ impl<V> HostMap<V> {
 
     /// [`HostMap::find`] with the pattern.
     pub fn find_entry(&self, name: &str) -> Option<(HostPattern, &V)> {
-        HostPattern::candidates(name).into_iter().find_map(|p| self.get(&p).map(|v| (p, v)))
+        self.entries(name).next()
+    }
+
+    /// Every pattern that takes a normalised name, from the most specific one, with its value.
+    pub fn entries(&self, name: &str) -> impl Iterator<Item = (HostPattern, &V)> {
+        HostPattern::candidates(name).into_iter().filter_map(|p| self.get(&p).map(|v| (p, v)))
     }
 
     /// The value of `Any`.
@@ -161,7 +171,13 @@ mod tests {
         m.insert(&"*.example.com".parse().unwrap(), "both");
         assert_eq!(m.find("a.example.com"), Some(&"both"));
         assert_eq!(m.find("a.b.example.com"), Some(&"suffix"));
+        for (without, next) in [("both", Some(&"suffix")), ("exact", Some(&"both")), ("none", Some(&"both"))]
+        {
+            assert_eq!(m.find_if("a.example.com", |v| *v != without), next, "{without}");
+        }
+        assert_eq!(m.find_if("app.example.com", |v| *v != "exact"), Some(&"both"));
         m.insert(&HostPattern::Any, "any");
+        assert_eq!(m.find_if("com", |v| *v != "any"), None);
         assert_eq!(m.find("com"), Some(&"any"));
         assert_eq!((m.len(), m.iter().count(), m.values().count()), (6, 6, 6));
         m.remove(&gateway("*.example.com"));

@@ -97,6 +97,9 @@ fn hex(b: Option<&u8>) -> Option<u8> {
     (*b? as char).to_digit(16).map(|d| d as u8)
 }
 
+/// Where ACME's HTTP-01 challenges are asked for (RFC 8555 section 8.3), without the slash behind it.
+const CHALLENGES: &str = "/.well-known/acme-challenge";
+
 /// What a rule matches on the routing path.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum PathMatch {
@@ -123,6 +126,12 @@ impl PathMatch {
     /// A `RegularExpression` path of a Gateway route.
     pub fn regex(pattern: &str) -> Result<Self, InvalidPattern> {
         Pattern::new(pattern).map(|pattern| Self::Regex(Box::new(pattern)))
+    }
+
+    /// Whether nothing but challenges of ACME's HTTP-01 is declared.
+    pub fn is_challenge(&self) -> bool {
+        let (Self::Exact(declared) | Self::Prefix(declared)) = self else { return false };
+        declared.strip_prefix(CHALLENGES).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
     }
 
     /// Whether a routing path is taken.

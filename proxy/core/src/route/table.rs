@@ -38,25 +38,37 @@ impl RouteTable {
         self.hosts.get(host)
     }
 
-    /// The routes of a normalised host. The most specific one that is declared decides: exact, then
-    /// the longest wildcard, then the rules without host.
-    pub fn host(&self, host: &str) -> Result<&Arc<VirtualHost>, NoMatch> {
-        self.hosts.find(host).ok_or(NoMatch::Host)
+    /// The routes of a normalised host for a routing path. The most specific one that is declared
+    /// decides: exact, then the longest wildcard, then the rules without host. One that is declared for
+    /// ACME challenges alone decides about those: a solver that comes and goes hides no application.
+    pub fn host(&self, host: &str, path: &str) -> Result<&Arc<VirtualHost>, NoMatch> {
+        let decides = |host: &Arc<VirtualHost>| !host.passes_on(path);
+        self.hosts.find_if(host, decides).or_else(|| self.hosts.find(host)).ok_or(NoMatch::Host)
     }
 
-    /// [`RouteTable::host`] with the pattern.
+    /// Every host that takes a normalised one, from the most specific; [`RouteTable::host`]'s is the first.
+    pub(super) fn entries(&self, host: &str, path: &str) -> Vec<(HostPattern, &Arc<VirtualHost>)> {
+        let mut all: Vec<_> = self.hosts.entries(host).collect();
+        let decides = all.iter().position(|(_, host)| !host.passes_on(path)).unwrap_or_default();
+        if let Some(first) = all.get_mut(..=decides) {
+            first.rotate_right(1);
+        }
+        all
+    }
+
+    /// The most specific host, with its pattern, that is declared for more than ACME challenges.
     pub fn find_entry(&self, host: &str) -> Option<(HostPattern, &Arc<VirtualHost>)> {
-        self.hosts.find_entry(host)
+        self.hosts.entries(host).find(|(_, host)| !host.solver)
     }
 
     /// The route for a normalised host and a routing path, for a GET without header fields and query.
     pub fn find(&self, host: &str, path: &str) -> Result<&Arc<Route>, NoMatch> {
-        self.host(host)?.find(path).ok_or(NoMatch::Path)
+        self.host(host, path)?.find(path).ok_or(NoMatch::Path)
     }
 
     /// The route for a normalised host, a routing path and the rest of the request's head.
     pub fn find_for(&self, host: &str, path: &str, head: &Head<'_>) -> Result<&Arc<Route>, NoMatch> {
-        self.host(host)?.find_for(path, head).ok_or(NoMatch::Path)
+        self.host(host, path)?.find_for(path, head).ok_or(NoMatch::Path)
     }
 
     /// Every host with its routes, in no order.
@@ -92,6 +104,8 @@ pub struct VirtualHost {
     shadowed: Box<[Arc<Route>]>,
     since: Since,
     oauth: Option<OAuthRoutes>,
+    /// There is nothing but routes for ACME challenges.
+    solver: bool,
 }
 
 /// The first route of a host for each OAuth client there: they share the host's OAuth endpoints, and
@@ -191,14 +205,20 @@ impl VirtualHost {
         let index = (kept.len() >= INDEX_FROM).then(|| Box::new(Index::build(&kept)));
         let shadowed = lost.iter().map(|(loser, _)| loser.clone()).collect();
         let oauth = oauth_routes(&kept);
-        let host = Self { routes: kept.into(), index, oauth, shadowed, since: Since::default() };
+        let solver = kept.iter().all(|route| route.path.is_challenge());
+        let host = Self { routes: kept.into(), index, oauth, shadowed, since: Since::default(), solver };
         (Some(Arc::new(host)), lost)
     }
 
     /// A host that is declared and has no route: 404, and no less specific host steps in.
     pub fn empty() -> Arc<Self> {
         let (routes, shadowed) = (Box::default(), Box::default());
-        Arc::new(Self { routes, index: None, oauth: None, shadowed, since: Since::default() })
+        Arc::new(Self { routes, index: None, oauth: None, shadowed, since: Since::default(), solver: false })
+    }
+
+    /// Whether less specific hosts are asked for this path.
+    fn passes_on(&self, path: &str) -> bool {
+        self.solver && !self.routes.iter().any(|route| route.path.matches(path))
     }
 
     /// The same, noted to be so since this moment in seconds since the epoch.
@@ -371,6 +391,35 @@ pub(crate) mod tests {
         t.set(&"*.example.com".parse().unwrap(), None);
         assert_eq!(name(t.find("x.example.com", "/").ok()).as_deref(), Some("any"));
         assert_eq!(t.len(), 2);
+    }
+
+    #[test]
+    fn a_host_that_is_declared_for_challenges_alone_hides_nobody() {
+        const TOKEN: &str = "/.well-known/acme-challenge/token";
+        let host = |routes| VirtualHost::build(routes).0;
+        let mut t = RouteTable::default();
+        let app: HostPattern = "app.example.com".parse().unwrap();
+        t.set(&app, host(vec![route(exact(TOKEN), "solver", 0)]));
+        let find = |t: &RouteTable, path: &str| name(t.find("app.example.com", path).ok());
+        assert_eq!(find(&t, TOKEN).as_deref(), Some("solver"));
+        assert_eq!(t.find("app.example.com", "/").err(), Some(NoMatch::Path));
+        assert!(t.find_entry("app.example.com").is_none());
+        for pattern in ["", "*.example.com"] {
+            t.set(&pattern.parse().unwrap(), host(vec![route(prefix("/"), pattern, 0)]));
+            assert_eq!(find(&t, TOKEN).as_deref(), Some("solver"));
+            for other in ["/", "/.well-known/acme-challenge/other", "/.well-known/acme-challenge"] {
+                assert_eq!(find(&t, other).as_deref(), Some(pattern), "{other}");
+            }
+            assert_eq!(
+                t.find_entry("app.example.com").unwrap().0.to_string(),
+                t.entries("app.example.com", "/")[0].0.to_string()
+            );
+            assert_eq!(t.entries("app.example.com", TOKEN)[0].0, app);
+        }
+        // One route more, and the host is an application's like any other.
+        t.set(&app, host(vec![route(exact(TOKEN), "solver", 0), route(prefix("/x"), "app", 0)]));
+        assert_eq!(t.find("app.example.com", "/").err(), Some(NoMatch::Path));
+        assert_eq!(t.find_entry("app.example.com").unwrap().0, app);
     }
 
     /// A small deterministic generator: the same cases on every run.
