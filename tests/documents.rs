@@ -6,13 +6,17 @@ use std::path::Path;
 /// Document, heading, words of that section.
 const SAID: [(&str, &str, &[&str]); 9] = [
     ("install.md", "### The image", &["imagePullSecrets", "create secret docker-registry"]),
-    ("install.md", "## With Orbit", &[
+    (
+        "install.md",
+        "## With Orbit",
+        &[
             "<!external-ips!>",
             "your deployment's value for external addresses",
             "to a fixed tag; the manifests need no edit",
             "What is changed in the cluster alone is undone",
             "changes belong into the source or the values",
-        ]),
+        ],
+    ),
     (
         "install.md",
         "## Upgrade",
@@ -24,7 +28,11 @@ const SAID: [(&str, &str, &[&str]); 9] = [
         "## Configure",
         &["API server", "cluster DNS", "ports of\nbackend Services", "identity providers"],
     ),
-    ("../loadtest/README.md", "## Against a cluster: k6", &["TARGET", "RATE", "thresholds", "on a\nmachine of its own"]),
+    (
+        "../loadtest/README.md",
+        "## Against a cluster: k6",
+        &["TARGET", "RATE", "thresholds", "on a\nmachine of its own"],
+    ),
     ("authentication.md", "# Authentication", &["htpasswd", "Opaque", "`auth`"]),
     ("oauth.md", "# ", &["client_id", "client_secret", "cookie_secret"]),
     (
