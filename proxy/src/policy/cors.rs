@@ -150,6 +150,23 @@ mod tests {
     }
 
     #[test]
+    fn with_credentials_a_wildcard_list_says_what_was_asked_for() {
+        let any = HeaderValue::from_static("*");
+        let asked = [
+            ("origin", "https://a.example.com"),
+            ("access-control-request-method", "PATCH"),
+            ("access-control-request-headers", "x-a, x-b"),
+        ];
+        for (credentials, methods, headers) in [(true, "PATCH", "x-a, x-b"), (false, "*", "*")] {
+            let list = cors(&["https://a.example.com"], credentials);
+            let list = Cors { methods: any.clone(), headers: any.clone(), ..list };
+            let said = said(&list, &asked, true);
+            let want = format!("allow-methods: {methods}; allow-headers: {headers}; max-age: 60");
+            assert!(said.ends_with(&want), "{said}");
+        }
+    }
+
+    #[test]
     fn vary_is_added_once() {
         let list = cors(&["https://a.example.com"], false);
         for (vary, added) in [
