@@ -110,8 +110,9 @@ pub fn run(mut settings: Settings) -> Result<(), Failure> {
         guard: guard.clone(),
         config: Arc::new(settings.proxy.clone()),
     };
-    for (listener, socket) in [("http", &bound.http), ("https", &bound.https), ("metrics", &metrics_listener)]
-    {
+    let sockets = [("http", &bound.http), ("https", &bound.https), ("metrics", &metrics_listener)];
+    let further = bound.gateway.iter().map(|(_, socket)| ("gateway", socket));
+    for (listener, socket) in sockets.into_iter().chain(further) {
         let address = socket.local_addr().context("a bound socket has no address")?;
         tracing::info!(listener, %address, "listening");
     }
@@ -278,9 +279,9 @@ async fn prepare(
         let snapshot = reader.load();
         metrics.prepare(&snapshot);
         let names: std::collections::HashSet<&Arc<str>> = snapshot
-            .routes
-            .routes()
-            .filter_map(|r| match &r.backend.address {
+            .all_routes()
+            .flat_map(|route| route.backends())
+            .filter_map(|backend| match &backend.address {
                 BackendAddress::Name(name, _) => Some(name),
                 _ => None,
             })

@@ -65,7 +65,7 @@ pub enum Task {
     /// Validate manifests and end.
     Check(Check),
     /// Explain one request and end.
-    Explain(Explain),
+    Explain(Box<Explain>),
 }
 
 /// Where the objects come from.
@@ -206,9 +206,15 @@ struct Args {
     /// Limit to these namespaces, separated by commas; empty = all
     #[arg(long, global = true, default_value = "")]
     watch_namespace: String,
-    /// Read Gateway API objects: only false, until the proxy honours all that a route can ask for
-    #[arg(long, global = true, default_value = "false", value_parser = PossibleValuesParser::new(["false"]))]
+    /// Read Gateway API objects: auto or true, as soon as their CRDs are there; false, never
+    #[arg(long, global = true, default_value = "auto", value_parser = PossibleValuesParser::new(["auto", "true", "false"]))]
     enable_gateway_api: String,
+    /// Ports that Gateway listeners may have, separated by commas; those beside 80 and 443 are bound
+    #[arg(long, global = true, default_value = "80,443", value_parser = ports)]
+    gateway_listener_ports: Ports,
+    /// IP addresses of this host, separated by commas, that Gateways get one each; empty = all share all
+    #[arg(long, global = true, default_value = "", value_parser = addresses)]
+    gateway_addresses: Addresses,
     /// namespace/name of the Service whose addresses Gateways tell
     #[arg(long, global = true, default_value = "tak-os-ingress/tak-os-ingress", value_parser = secret_name)]
     publish_service: Name,
@@ -291,6 +297,12 @@ enum Command {
         /// The address of the client
         #[arg(long, value_parser = address)]
         client_ip: Option<IpAddr>,
+        /// The listener port that it comes to; without it 443 with TLS and 80 without
+        #[arg(long, value_parser = listener_port)]
+        port: Option<u16>,
+        /// The address that it comes to, where Gateways have one each
+        #[arg(long, value_parser = address)]
+        address: Option<IpAddr>,
         /// text or json
         #[arg(long, default_value = "text", value_parser = PossibleValuesParser::new(["text", "json"]))]
         output: String,
@@ -310,7 +322,7 @@ impl Command {
                 };
                 Task::Check(Check { paths, output, strict })
             }
-            Command::Explain { host, path, method, header, sni, https, client_ip, output } => {
+            Command::Explain { host, path, method, header, sni, https, client_ip, port, address, output } => {
                 let question = ingress_proxy::explain::Question {
                     tls: https || sni.is_some(),
                     host,
@@ -319,8 +331,10 @@ impl Command {
                     headers: header.into_iter().collect(),
                     sni,
                     client: client_ip,
+                    port,
+                    address,
                 };
-                Task::Explain(Explain { question, json: output == "json" })
+                Task::Explain(Box::new(Explain { question, json: output == "json" }))
             }
         }
     }
@@ -352,6 +366,14 @@ struct Places(Vec<String>);
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Servers(Vec<SocketAddr>);
 
+/// `--gateway-listener-ports`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Ports(Vec<u16>);
+
+/// `--gateway-addresses`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Addresses(Vec<IpAddr>);
+
 fn boolean() -> impl TypedValueParser<Value = bool> {
     PossibleValuesParser::new(["true", "false"]).map(|v| v == "true")
 }
@@ -362,6 +384,29 @@ fn text(what: &'static str) -> impl Fn(&str) -> Result<String, String> + Clone +
 
 fn port(s: &str) -> Result<u16, String> {
     digits(s).ok_or_else(|| "accepted: a port number, 0 to 65535".into())
+}
+
+/// A port that a Gateway's listener can have.
+fn listener_port(s: &str) -> Result<u16, String> {
+    digits(s).filter(|port| *port > 0).ok_or_else(|| "accepted: a port number, 1 to 65535".into())
+}
+
+fn ports(s: &str) -> Result<Ports, String> {
+    let one = |port: &str| {
+        listener_port(port).map_err(|_| "accepted: port numbers, 1 to 65535, separated by commas".to_owned())
+    };
+    let mut ports = s.split(',').map(str::trim).map(one).collect::<Result<Vec<_>, _>>()?;
+    ports.sort_unstable();
+    ports.dedup();
+    Ok(Ports(ports))
+}
+
+fn addresses(s: &str) -> Result<Addresses, String> {
+    let all = s.split(',').map(str::trim).filter(|one| !one.is_empty());
+    let all = all.map(|one| {
+        one.parse::<IpAddr>().map_err(|_| "accepted: IP addresses, separated by commas".to_owned())
+    });
+    all.collect::<Result<_, _>>().map(Addresses)
 }
 
 fn count(s: &str) -> Result<u32, String> {
@@ -576,6 +621,13 @@ impl Args {
                 bind_address: self.bind_address,
                 http_port,
                 https_port,
+                gateway_ports: self
+                    .gateway_listener_ports
+                    .0
+                    .iter()
+                    .copied()
+                    .filter(|p| !matches!(p, 80 | 443))
+                    .collect(),
                 redirect_port: None,
                 threads,
                 max_header_size,
@@ -614,9 +666,10 @@ impl Args {
                 default_cluster_issuer: self.default_cluster_issuer,
                 default_tls_secret: self.default_tls_secret.0,
                 gateway_api: self.enable_gateway_api != "false",
+                gateway_listener_ports: self.gateway_listener_ports.0.clone(),
+                gateway_addresses: self.gateway_addresses.0,
                 publish_service: self.publish_service.0.unwrap_or_default(),
                 publish_addresses: self.publish_address.0,
-                ..Default::default()
             },
             mode,
             leader_election: self.leader_election,
@@ -752,6 +805,22 @@ mod tests {
     }
 
     #[test]
+    fn gateways_are_served_as_the_flags_say() {
+        let s = parsed(&[]).unwrap();
+        assert!(s.translate.gateway_api && s.translate.gateway_addresses.is_empty());
+        assert_eq!(s.translate.gateway_listener_ports, [80, 443]);
+        assert!(s.proxy.gateway_ports.is_empty());
+        let s =
+            parsed(&["--gateway-listener-ports=8443, 80,8080,8080", "--gateway-addresses=192.0.2.1, ::1"])
+                .unwrap();
+        assert_eq!(s.translate.gateway_listener_ports, [80, 8080, 8443]);
+        assert_eq!(s.proxy.gateway_ports, [8080, 8443]);
+        let addresses = ["192.0.2.1", "::1"].map(|ip| ip.parse::<IpAddr>().unwrap());
+        assert_eq!(s.translate.gateway_addresses, addresses);
+        assert!(parsed(&["--enable-gateway-api=false"]).is_ok_and(|s| !s.translate.gateway_api));
+    }
+
+    #[test]
     fn a_bad_value_is_one_line_with_flag_value_and_what_is_accepted() {
         for (arg, want) in [
             ("--http-port=abc", "--http-port=abc: accepted: a port number, 0 to 65535"),
@@ -788,6 +857,15 @@ mod tests {
                 "--proxy-protocol=true: accepted: only with --trusted-proxies, the peers it is read from",
             ),
             ("--limit-ipv6-prefix=0", "--limit-ipv6-prefix=0: accepted: a number of bits, 1 to 128"),
+            ("--enable-gateway-api=on", "--enable-gateway-api=on: accepted: auto, true, false"),
+            (
+                "--gateway-listener-ports=80,0",
+                "--gateway-listener-ports=80,0: accepted: port numbers, 1 to 65535, separated by commas",
+            ),
+            (
+                "--gateway-addresses=10.0.0.1,lb",
+                "--gateway-addresses=10.0.0.1,lb: accepted: IP addresses, separated by commas",
+            ),
             ("--ingress-class=", "--ingress-class=: accepted: a class name"),
             ("--threads=x", "--threads=x: accepted: a whole number, 0 to 1024"),
             ("--auth-hash-workers=0", "--auth-hash-workers=0: accepted: a whole number, 1 to 256"),
@@ -855,7 +933,8 @@ mod tests {
         ])
         .unwrap();
         assert!(matches!(s.mode, Mode::Manifests(_)) && s.translate.backends_from_slices);
-        let Task::Explain(Explain { question, json }) = s.task else { panic!("{:?}", s.task) };
+        let Task::Explain(ask) = s.task else { panic!("{:?}", s.task) };
+        let Explain { question, json } = *ask;
         assert_eq!((question.host.as_str(), question.path.as_str(), json), ("a.x", "/p", false));
         assert!(question.tls && question.headers.get_all("a").iter().eq(["b: c", "d"]));
         for (args, want) in [

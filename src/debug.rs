@@ -4,7 +4,7 @@
 use crate::explain::{now, to_json};
 use hyper::Method;
 use hyper::header::{HeaderMap, HeaderName, HeaderValue};
-use ingress_core::{HostPattern, Reader, Route, Snapshot};
+use ingress_core::{CertStore, HostPattern, Listener, Reader, Route, RouteTable, Scope, Snapshot};
 use ingress_proxy::access_log::rfc3339;
 use ingress_proxy::dial::DialGuard;
 use ingress_proxy::explain::{Question, Surroundings, explain};
@@ -89,8 +89,38 @@ fn time(seconds: i64) -> Value {
 }
 
 fn snapshot(snapshot: &Snapshot, published: i64, only: Option<&HostPattern>, now: i64) -> Value {
+    let (hosts, certificates) = served(&snapshot.routes, &snapshot.certs, only, now);
+    let listener = |(scope, listener): (Scope, &Arc<Listener>)| {
+        let (hosts, certificates) = served(&listener.routes, &listener.certs, only, now);
+        json!({
+            "port": scope.port,
+            "address": scope.address,
+            "tls": listener.tls,
+            "hosts": hosts,
+            "certificates": certificates,
+        })
+    };
+    let mut all = json!({
+        "generation": snapshot.generation,
+        "published": time(published),
+        "hosts": hosts,
+        "certificates": certificates,
+    });
+    if !snapshot.listeners.is_empty() {
+        all["listeners"] = snapshot.listeners.iter().map(listener).collect();
+    }
+    all
+}
+
+/// Routes and certificates of one table, by host.
+fn served(
+    routes: &RouteTable,
+    certs: &CertStore,
+    only: Option<&HostPattern>,
+    now: i64,
+) -> (Vec<Value>, Vec<Value>) {
     let wanted = |host: &HostPattern| only.is_none_or(|only| only == host);
-    let mut hosts: Vec<_> = snapshot.routes.hosts().filter(|(host, _)| wanted(host)).collect();
+    let mut hosts: Vec<_> = routes.hosts().filter(|(host, _)| wanted(host)).collect();
     hosts.sort_by(|(a, _), (b, _)| a.cmp(b));
     let hosts: Vec<_> = hosts
         .iter()
@@ -103,7 +133,7 @@ fn snapshot(snapshot: &Snapshot, published: i64, only: Option<&HostPattern>, now
             })
         })
         .collect();
-    let mut certificates: Vec<_> = snapshot.certs.hosts().filter(|(host, _)| wanted(host)).collect();
+    let mut certificates: Vec<_> = certs.hosts().filter(|(host, _)| wanted(host)).collect();
     certificates.sort_by(|(a, _), (b, _)| a.cmp(b));
     let certificates: Vec<_> = certificates
         .iter()
@@ -116,12 +146,7 @@ fn snapshot(snapshot: &Snapshot, published: i64, only: Option<&HostPattern>, now
             })
         })
         .collect();
-    json!({
-        "generation": snapshot.generation,
-        "published": time(published),
-        "hosts": hosts,
-        "certificates": certificates,
-    })
+    (hosts, certificates)
 }
 
 fn route(route: &Route) -> Value {
@@ -130,8 +155,20 @@ fn route(route: &Route) -> Value {
         "object": route.source.to_string(),
         "rule": route.place().to_string(),
         "created": time(route.created),
-        "backend": route.backend.service.to_string(),
+        "backend": backends(route),
     })
+}
+
+/// One backend, or several with their weights.
+fn backends(route: &Route) -> Value {
+    match route.actions.as_ref().and_then(|actions| actions.backends.as_ref()) {
+        None => json!(route.backend.service.to_string()),
+        Some(several) => several
+            .entries()
+            .iter()
+            .map(|one| json!({"service": one.backend.service.to_string(), "weight": one.weight}))
+            .collect(),
+    }
 }
 
 /// The request that a query describes.
@@ -144,6 +181,8 @@ fn question(query: &str) -> Result<Question, String> {
         headers: HeaderMap::new(),
         sni: None,
         client: None,
+        port: None,
+        address: None,
     };
     let mut scheme = None;
     for (name, value) in pairs(query)? {
@@ -163,10 +202,20 @@ fn question(query: &str) -> Result<Question, String> {
                 let ip = value.parse().map_err(|_| format!("client_ip={value}: accepted: an IP address"))?;
                 question.client = Some(ip);
             }
+            "port" => {
+                let port = value.parse().ok().filter(|port| *port > 0);
+                let port =
+                    port.ok_or_else(|| format!("port={value}: accepted: a port number, 1 to 65535"))?;
+                question.port = Some(port);
+            }
+            "address" => {
+                let ip = value.parse().map_err(|_| format!("address={value}: accepted: an IP address"))?;
+                question.address = Some(ip);
+            }
             "scheme" if value == "http" || value == "https" => scheme = Some(value == "https"),
             "scheme" => return Err(format!("scheme={value}: accepted: http, https")),
             _ => {
-                let accepted = "host, path, method, header, scheme, sni, client_ip";
+                let accepted = "host, path, method, header, scheme, sni, client_ip, port, address";
                 return Err(format!("{name}: no such parameter; accepted: {accepted}"));
             }
         }

@@ -7,7 +7,7 @@ use ingress_e2e::client::{RawConn, Response};
 use ingress_e2e::origin::{Origin, Received, Reply, read_head};
 use ingress_e2e::pki::{Ca, KeyKind};
 use ingress_e2e::product::Product;
-use ingress_e2e::{DEADLINE, eventually};
+use ingress_e2e::{DEADLINE, TempDir, eventually};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -270,6 +270,30 @@ async fn a_service_with_a_certificate_that_nobody_trusts_is_not_asked() {
     .await;
     assert_eq!(ask(&product, "/", &[("Cookie", "session=alice")]).await.status, 502);
     assert_eq!((provider.requests(), origin.accepts()), (0, 0));
+}
+
+/// A URL with an address is verified against the addresses of the certificate (RFC 6125 leaves those out, RFC 9525 section 6.2 not).
+#[tokio::test]
+async fn a_service_at_an_address_shows_a_certificate_for_that_address() {
+    let origin = Origin::echo().await;
+    let ca = Ca::new();
+    let dir = TempDir::new("auth-ca");
+    let bundle = dir.write("ca.pem", ca.pem());
+    for (names, status) in [(vec!["127.0.0.1"], 200), (vec!["127.0.0.2", "localhost"], 502)] {
+        let leaf = ca.leaf(&names, KeyKind::EcP256Sec1);
+        let provider = Origin::https(&leaf.cert_pem, &leaf.key_pem, decide).await;
+        let url = format!("https://{}/auth", provider.addr());
+        let documents = [
+            Ingress::new("web").prefix(HOST, "/", "web").set("auth-url", &url).yaml(),
+            service("web", &[origin.addr()]),
+        ];
+        let yaml = common::join(documents);
+        let product = Product::builder().manifests_yaml(&yaml).env("SSL_CERT_FILE", &bundle).start().await;
+        product.ready().await;
+        let answer = ask(&product, "/", &[("Cookie", "session=alice")]).await;
+        assert_eq!(answer.status, status, "{names:?}");
+        assert_eq!(provider.requests(), usize::from(status == 200), "{names:?}");
+    }
 }
 
 #[tokio::test]

@@ -3,14 +3,16 @@
 use crate::Shared;
 use crate::buffer::{Held, Reserved};
 use crate::edge::Conn;
+use crate::mirror::Copies;
 use crate::policy::auth::Identity;
 use crate::policy::rate_limit::InFlight;
 use crate::respond::Rejection;
 use crate::stream::Clock;
 use crate::streams::Stream;
+use crate::upstream::{MAX_TRIES, MOST_TRIES};
 use crate::via::Via;
 use http::{HeaderName, HeaderValue};
-use ingress_core::{OAuthRoutes, Route};
+use ingress_core::{Backend, OAuthRoutes, Route, WeightedBackend};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -26,6 +28,16 @@ pub struct RequestCtx {
     pub via: Option<Box<Via>>,
     /// The route taken, pinned: one request sees one configuration.
     pub route: Option<Arc<Route>>,
+    /// Which of the route's backends was chosen, where it has several.
+    pub chosen: Option<usize>,
+    /// When the whole request must be done.
+    pub deadline: Option<Instant>,
+    /// The backend's answer counts as a failure: the request is sent again.
+    pub again: bool,
+    /// The next attempt waits for a moment.
+    pub paused: bool,
+    /// The request's copies for mirrors, while its body comes in.
+    pub copies: Option<Box<Copies>>,
     /// The routes of the host that have built-in OAuth.
     pub oauth: Option<OAuthRoutes>,
     /// What authentication found; `None` on open routes.
@@ -81,6 +93,11 @@ impl RequestCtx {
             conn: None,
             via: None,
             route: None,
+            chosen: None,
+            deadline: None,
+            again: false,
+            paused: false,
+            copies: None,
             oauth: None,
             identity: None,
             in_flight: None,
@@ -146,9 +163,62 @@ impl RequestCtx {
             || self.conn.as_ref().is_some_and(|conn| conn.clock().expired())
     }
 
+    /// Takes a route, and of its backends one.
+    pub fn take(&mut self, route: Arc<Route>, random: impl FnOnce() -> u64) {
+        if let Some(actions) = &route.actions {
+            self.deadline = actions.request_timeout.map(|limit| self.start + limit);
+            if let Some(backends) = &actions.backends {
+                let picked = backends.pick(random());
+                let at = |picked: &WeightedBackend| {
+                    backends.entries().iter().position(|entry| std::ptr::eq(entry, picked))
+                };
+                self.chosen = picked.and_then(at);
+            }
+        }
+        self.route = Some(route);
+    }
+
+    /// The entry that was chosen of a route with several backends.
+    pub fn picked(&self) -> Option<&WeightedBackend> {
+        let backends = self.route.as_ref()?.actions.as_ref()?.backends.as_ref()?;
+        backends.entries().get(self.chosen?)
+    }
+
+    /// Where the request goes; `None` where the weights leave nobody.
+    pub fn backend(&self) -> Option<&Arc<Backend>> {
+        let route = self.route.as_ref()?;
+        match &route.actions {
+            Some(actions) if actions.backends.is_some() => self.picked().map(|entry| &entry.backend),
+            _ => Some(&route.backend),
+        }
+    }
+
+    /// How often the request may be tried, the first time included.
+    pub fn tries_allowed(&self) -> u8 {
+        let retry = self.route.as_ref().and_then(|route| route.actions.as_ref()?.retry.as_ref());
+        retry.map_or(MAX_TRIES, |retry| {
+            u8::try_from(retry.attempts).unwrap_or(u8::MAX).saturating_add(1).clamp(MAX_TRIES, MOST_TRIES)
+        })
+    }
+
+    /// What is left of the time for the whole request.
+    pub fn left(&self) -> Option<Duration> {
+        self.deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()))
+    }
+
+    /// Whether the whole request has taken too long.
+    pub fn overdue(&self) -> bool {
+        !self.tunnel && self.deadline.is_some_and(|deadline| Instant::now() >= deadline)
+    }
+
     /// Whether the route's backend speaks HTTP/2.
     pub fn http2_backend(&self) -> bool {
-        self.route.as_ref().is_some_and(|r| r.backend.protocol.http2())
+        self.backend().is_some_and(|backend| backend.protocol.http2())
+    }
+
+    /// Whether the route's backend is called by gRPC.
+    pub fn grpc_backend(&self) -> bool {
+        self.backend().is_some_and(|backend| backend.protocol.grpc())
     }
 
     /// Fields that authentication adds to whatever answer the client gets.

@@ -5,6 +5,7 @@ use crate::buffer::Reserved;
 use crate::frames::Frames;
 use crate::framing::{Body, RequestLine};
 use crate::guard::Guarded;
+use crate::listeners::Ports;
 use crate::output::{Output, Owing, Stall};
 use crate::places::Place;
 use crate::respond::{SERVER_NAME, canned};
@@ -19,6 +20,7 @@ use futures::future::FusedFuture;
 use futures::task::AtomicWaker;
 use http::header::{CONTENT_LENGTH, SERVER};
 use http::{HeaderValue, Method};
+use ingress_core::Local;
 use parking_lot::Mutex;
 use pingora_core::apps::{HttpServerApp, HttpServerOptions, ReusedHttpStream, ServerApp};
 use pingora_core::listeners::{L4BufferSettings, ListenerConfig};
@@ -78,8 +80,10 @@ pub struct Conn {
     pub tls: bool,
     /// `TLSv1.2`, `TLSv1.3` or nothing.
     pub tls_version: Option<&'static str>,
-    /// The server name asked for.
+    /// The server name asked for, in lower case and without a trailing dot.
     pub sni: Option<Box<str>>,
+    /// Where it came in; `None` if the system does not say.
+    pub local: Option<Local>,
     /// A request head is being read; set by the connection loop, cleared by the first hook.
     reading_head: AtomicBool,
     head_bytes: AtomicUsize,
@@ -143,6 +147,7 @@ impl Conn {
             tls: ssl.is_some(),
             tls_version: info.map(|i| i.version),
             sni: info.and_then(|i| i.sni.clone()),
+            local: None,
             reading_head: AtomicBool::new(false),
             head_bytes: AtomicUsize::new(0),
             following: AtomicBool::new(false),
@@ -300,6 +305,12 @@ impl Conn {
     }
 }
 
+/// Where a connection came in, in the words of Gateway listeners.
+pub(crate) fn local(digest: &SocketDigest, ports: &Ports) -> Option<Local> {
+    let address = digest.local_addr()?.as_inet()?;
+    Some(Local { address: address.ip().to_canonical(), port: ports.of(address.port()) })
+}
+
 /// A client stream that bounds request heads while they are read, and replaces the engine's own
 /// answers to heads that it cannot parse.
 pub(crate) struct EdgeStream {
@@ -331,7 +342,9 @@ impl EdgeStream {
         // What stood in the digest before the TLS handshake, or stands there without one.
         let before = handshake::end(&*inner);
         let client = before.as_deref().and_then(proxy_protocol::announced).or_else(peer);
-        let conn = Arc::new(Conn::new(client, inner.get_ssl_digest().as_deref()));
+        let mut conn = Conn::new(client, inner.get_ssl_digest().as_deref());
+        conn.local = inner.get_socket_digest().and_then(|digest| local(&digest, &shared.ports));
+        let conn = Arc::new(conn);
         // The digest is the one place that Pingora carries from a stream to its sessions; the
         // response in it has no meaning here.
         let response = ResponseHeader::build_no_case(200, Some(0)).map_err(io::Error::other)?;
@@ -752,8 +765,8 @@ impl GetSocketDigest for EdgeStream {
 #[async_trait]
 impl Peek for EdgeStream {}
 
-/// One app for both listeners.
-struct Edge {
+/// One app for all listeners.
+pub(crate) struct Edge {
     shared: Arc<Shared>,
     engine: Arc<HttpProxy<Guarded<Gateway>>>,
     http2: Arc<Http2>,
@@ -923,7 +936,8 @@ pub fn serve(
     let conf = Arc::new(ServerConf {
         threads: config.threads,
         upstream_keepalive_pool_size: config.upstream_keepalive_connections,
-        max_retries: usize::from(crate::upstream::MAX_TRIES),
+        // The hooks say for each request how often; this is the bound of what they can say.
+        max_retries: usize::from(crate::upstream::MOST_TRIES),
         ..ServerConf::default()
     });
     let mut engine = http_proxy(&conf, Guarded(Gateway::new(shared.clone())));
@@ -940,18 +954,28 @@ pub fn serve(
 
     let engine = Arc::new(engine);
     let http2 = Arc::new(Http2 { shared: shared.clone(), engine: engine.clone() });
-    let edge = Edge { shared: shared.clone(), engine, http2, drain };
-    let tls = tls::settings(shared.reader.clone(), shared.metrics.clone(), shared.places.clone())?;
-    let mut service = Service::new("edge".into(), edge);
+    let edge = || Edge {
+        shared: shared.clone(),
+        engine: engine.clone(),
+        http2: http2.clone(),
+        drain: drain.clone(),
+    };
+    let tls =
+        |port| tls::settings(port, shared.reader.clone(), shared.metrics.clone(), shared.places.clone());
+    let mut service = Service::new("edge".into(), edge());
     let mut fds = Fds::new();
     service.add_listener(endpoint(&mut fds, bound.http)?);
-    service.add_listener(endpoint(&mut fds, bound.https)?.tls(tls));
+    service.add_listener(endpoint(&mut fds, bound.https)?.tls(tls(443)?));
+    // Whether clients speak TLS on these is for the Gateways to say; `HelloDeadline` asks.
+    for (port, socket) in bound.gateway {
+        service.add_listener(endpoint(&mut fds, socket)?.tls(tls(port)?));
+    }
     let hello = HelloDeadline {
         limit: config.tls_handshake_timeout,
-        metrics: shared.metrics.clone(),
-        places: shared.places.clone(),
         proxies: config.proxy_protocol.then(|| config.trusted_proxies.clone()),
-        handshakes: shared.handshakes.clone(),
+        shared: shared.clone(),
+        edge: Arc::new(edge()),
+        stopped: stopped.clone(),
     };
     service.endpoints().set_pre_tls_callback(Arc::new(hello));
     let fds = Arc::new(Mutex::new(fds));

@@ -8,15 +8,17 @@
 use crate::access_log::rfc3339;
 use crate::dial::DialGuard;
 use crate::policy::{self, Verdict};
-use crate::respond::Rejection;
+use crate::respond::{Rejection, Reply};
 use crate::strict::{Facts, check_target};
-use crate::{Config, select};
+use crate::{Config, filter, select};
+use http::header::LOCATION;
 use http::{HeaderMap, HeaderValue, Method};
 use ingress_core::route::host::HostBuf;
 use ingress_core::route::path::routing_path;
 use ingress_core::{
-    Access, Auth, Backend, BackendAddress, BackendProtocol, Candidate, Cors, Explanation, Lost, NoMatch,
-    Origins, Policy, RateLimit, RequestHost, Route, Rule, Snapshot, Timeouts, Unavailable,
+    Access, Actions, Auth, Backend, BackendAddress, BackendProtocol, Candidate, Cors, Explanation, Filter,
+    HeaderEdit, Local, Lost, Mirror, NoMatch, Origins, PathEdit, Policy, RateLimit, Redirect, RequestHost,
+    Retry, Rewrite, Route, Rule, Snapshot, Timeouts, Unavailable, WeightedBackend,
 };
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -39,6 +41,28 @@ pub struct Question {
     pub sni: Option<String>,
     /// The TCP peer.
     pub client: Option<IpAddr>,
+    /// The listener port; without it 443 with TLS and 80 without.
+    pub port: Option<u16>,
+    /// The address that it comes to, where Gateways have one each.
+    pub address: Option<IpAddr>,
+}
+
+impl Question {
+    /// Where the request comes in.
+    fn local(&self) -> Local {
+        let port = self.port.unwrap_or(if self.tls { 443 } else { 80 });
+        Local { address: self.address.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED)), port }
+    }
+
+    /// The server name of the handshake as the listeners compare it.
+    fn server_name(&self) -> Option<String> {
+        let mut buf = HostBuf::default();
+        let host = RequestHost::parse(self.host.as_bytes(), &mut buf).ok().map(|host| host.host);
+        // an address is never sent as a server name
+        let host = host.filter(|host| !host.starts_with('[') && host.parse::<IpAddr>().is_err());
+        let name = self.sni.as_deref().or(host)?;
+        Some(name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase())
+    }
 }
 
 /// What the answer depends on beside the snapshot.
@@ -140,15 +164,32 @@ pub fn explain(snapshot: &Snapshot, question: &Question, around: &Surroundings<'
         Ok(read) => read,
         Err((rejection, why)) => return unread(request, rejection, &why, certificate),
     };
+    let listener = snapshot.listeners.at(question.local());
+    let server_name = question.server_name().filter(|_| question.tls);
+    if let (Some(listener), Some(name)) = (listener, &server_name)
+        && let Some(passed) = listener.passthrough(name)
+    {
+        return passed_through(request, passed, certificate, around);
+    }
     let (asked, routing) = match select::read(&authority, raw_path, &mut buf) {
         Ok(read) => read,
         Err(rejection) => return unread(request, rejection, &why_malformed(host, raw_path), certificate),
     };
     request.facts.push(("host", text(asked.host)));
     request.facts.push(("path", text(&routing)));
+    if let (Some(listener), Some(name)) = (listener, &server_name)
+        && listener.misdirected(name, asked.host)
+    {
+        let why = format!("server name {name} belongs to another listener than the host");
+        return unread(request, Rejection::Misdirected, &why, certificate);
+    }
+    let Some(routes) = snapshot.routes_at(question.local()) else {
+        let why = format!("nothing is served on port {}", question.local().port);
+        return unread(request, Rejection::NoRoute(NoMatch::Host), &why, certificate);
+    };
     let query = path.split_once('?').map(|(_, query)| query);
     let head = select::head(method, &question.headers, query);
-    let Explanation { host: deciding, outcome, lost } = snapshot.routes.explain(asked.host, &routing, &head);
+    let Explanation { host: deciding, outcome, lost } = routes.explain(asked.host, &routing, &head);
     let deciding = deciding.map(|pattern| pattern.to_string());
     let all = lost.len();
     let lost: Vec<_> = lost.iter().take(MAX_LOST).map(|c| loser(c, outcome.ok().map(|r| &**r))).collect();
@@ -168,12 +209,35 @@ pub fn explain(snapshot: &Snapshot, question: &Question, around: &Surroundings<'
         Ok(route) => {
             let mut sections = vec![certificate];
             sections.extend(treatment(route, question, around.config));
-            sections.push(backend(&route.backend, around));
+            sections.push(backends(route, around));
             (answer(route, question, &facts, around), Some(winner(route)), sections)
         }
     };
     let taken_by = outcome.ok().cloned();
     Report { request, answer, route, lost, lost_more, sections, taken_by }
+}
+
+/// A connection that is passed on unread.
+fn passed_through(
+    request: Section,
+    route: Option<&Arc<Route>>,
+    certificate: Section,
+    around: &Surroundings<'_>,
+) -> Report {
+    let summary = match route {
+        Some(route) => format!("the TLS connection is passed on unread, by {}", route.source),
+        None => "the TLS connection is closed: it would be passed on unread, and no route says where".into(),
+    };
+    let facts = vec![("forwarded", Fact::Flag(route.is_some())), ("status", Fact::Nothing)];
+    Report {
+        request,
+        answer: Section::new("answer", summary, facts),
+        route: route.map(|route| winner(route)),
+        lost: vec![],
+        lost_more: 0,
+        sections: std::iter::once(certificate).chain(route.map(|route| backends(route, around))).collect(),
+        taken_by: route.cloned(),
+    }
 }
 
 /// What is read of the head beside the host and path.
@@ -252,11 +316,26 @@ fn answer(route: &Route, question: &Question, facts: &Facts, around: &Surroundin
             if around.config.max_request_body_size.is_some_and(|max| facts.length > max) {
                 return rejected(Rejection::BodyTooLarge, why_rejected(Rejection::BodyTooLarge));
             }
-            if let BackendAddress::Unavailable(why) = route.backend.address {
+            match filtered(route, question) {
+                Some(Verdict::Respond(reply)) => return replied(&reply),
+                Some(Verdict::Reject(rejection)) => return rejected(rejection, why_rejected(rejection)),
+                _ => {}
+            }
+            let several = route.actions.as_ref().and_then(|actions| actions.backends.as_ref());
+            let unavailable = match (several, &route.backend.address) {
+                (Some(several), _) => several.pick(0).is_none().then_some(Unavailable::Broken),
+                (None, BackendAddress::Unavailable(why)) => Some(*why),
+                (None, _) => None,
+            };
+            if let Some(why) = unavailable {
                 let rejection = Rejection::Unavailable(why);
                 return rejected(rejection, why_rejected(rejection));
             }
-            let service = &route.backend.service;
+            let service = match several {
+                Some(several) if several.entries().len() > 1 => "one of several, by weight".to_owned(),
+                Some(several) => several.entries().iter().map(|e| e.backend.service.to_string()).collect(),
+                None => route.backend.service.to_string(),
+            };
             Section::new(
                 "answer",
                 match route.policy.auth {
@@ -274,6 +353,34 @@ fn answer(route: &Route, question: &Question, facts: &Facts, around: &Surroundin
     }
 }
 
+/// The answer that a filter of the route gives.
+fn filtered(route: &Route, question: &Question) -> Option<Verdict> {
+    let asked = filter::Asked {
+        https: question.tls,
+        authority: &question.host,
+        target: &question.path,
+        port: Some(question.local().port),
+    };
+    filter::answer(route, &asked)
+}
+
+fn replied(reply: &Reply) -> Section {
+    let location = reply.headers.iter().find(|(name, _)| *name == LOCATION);
+    let location = location.and_then(|(_, value)| value.to_str().ok()).unwrap_or_default();
+    let status = reply.status;
+    Section::new(
+        "answer",
+        format!("{} {}: to {location}", status.as_u16(), status.canonical_reason().unwrap_or_default()),
+        vec![
+            ("forwarded", Fact::Flag(false)),
+            ("status", Fact::Number(status.as_u16().into())),
+            ("rejected_by", Fact::Nothing),
+            ("location", text(location)),
+            ("why", text("a filter of the rule answers with a redirect")),
+        ],
+    )
+}
+
 fn why_rejected(rejection: Rejection) -> &'static str {
     match rejection {
         Rejection::Denied => "an address list refuses the client, or cannot be honoured",
@@ -286,6 +393,7 @@ fn why_rejected(rejection: Rejection) -> &'static str {
         Rejection::Unavailable(Unavailable::Broken) => {
             "a reference of the rule does not resolve or is not permitted, or it names no backend"
         }
+        Rejection::Filter => "a filter of the rule cannot be honoured",
         other => other.label(),
     }
 }
@@ -350,13 +458,12 @@ fn loser(candidate: &Candidate<'_>, winner: Option<&Route>) -> Section {
 }
 
 fn certificate(snapshot: &Snapshot, question: &Question, now: i64) -> Section {
-    let mut buf = HostBuf::default();
-    let host = RequestHost::parse(question.host.as_bytes(), &mut buf).ok().map(|host| host.host);
-    // an address is never sent as a server name
-    let host = host.filter(|host| !host.starts_with('[') && host.parse::<IpAddr>().is_err());
-    let sni = question.sni.as_deref().or(host);
+    let sni = question.server_name();
+    let sni = sni.as_deref();
     let name = sni.unwrap_or("(none)");
-    let (summary, mut facts) = match snapshot.certs.explain(sni) {
+    // what https would show, where it is asked about plain HTTP
+    let port = if question.tls { question.local().port } else { 443 };
+    let (summary, mut facts) = match snapshot.explain_certificate(port, sni) {
         Some((pattern, key)) => {
             let until = rfc3339(key.not_after);
             let expired = key.not_after < now;
@@ -399,7 +506,7 @@ fn treatment(route: &Route, question: &Question, config: &Config) -> Vec<Section
         policy,
         https_redirect,
         backend: _,
-        actions: _,
+        actions,
         source: _,
         host: _,
         rule: _,
@@ -410,12 +517,75 @@ fn treatment(route: &Route, question: &Question, config: &Config) -> Vec<Section
     vec![
         address_lists(access),
         redirect(*https_redirect, question.tls),
+        filters(actions.as_deref()),
         cors(origins.as_deref()),
         authentication(auth),
         limits(config),
         rate_limits(rate_limit),
-        backend_timeouts(timeouts),
+        backend_timeouts(timeouts, actions.as_deref()),
     ]
+}
+
+/// What a Gateway API rule does with a request.
+fn filters(actions: Option<&Actions>) -> Section {
+    // what is no filter has a section of its own
+    let own = actions.map_or(&[][..], |actions| {
+        let Actions { filters, backends: _, request_timeout: _, backend_request_timeout: _, retry: _ } =
+            actions;
+        filters
+    });
+    let all: Vec<_> = own.iter().map(filter_word).collect();
+    let summary = if all.is_empty() { "none".to_owned() } else { all.join(", ") };
+    Section::new("filters", summary, vec![("filters", Fact::List(all))])
+}
+
+fn filter_word(filter: &Filter) -> String {
+    let names = |edit: &HeaderEdit| {
+        let HeaderEdit { set, add, remove } = edit;
+        let set = set.iter().map(|(name, _)| format!("set {name}"));
+        let add = add.iter().map(|(name, _)| format!("add {name}"));
+        let remove = remove.iter().map(|name| format!("remove {name}"));
+        set.chain(add).chain(remove).collect::<Vec<_>>().join(" ")
+    };
+    match filter {
+        Filter::RequestHeaders(edit) => format!("request headers ({})", names(edit)),
+        Filter::ResponseHeaders(edit) => format!("response headers ({})", names(edit)),
+        Filter::Redirect(Redirect { status, .. }) => format!("redirect {}", status.as_u16()),
+        Filter::Rewrite(Rewrite { hostname, path }) => {
+            let host = hostname.as_ref().and_then(|host| host.to_str().ok());
+            let host = host.map(|host| format!(" host to {host}")).unwrap_or_default();
+            let path = match path {
+                Some(PathEdit::Full(full)) => format!(" path to {full}"),
+                Some(PathEdit::Prefix(with)) => format!(" prefix to {with}"),
+                None => String::new(),
+            };
+            format!("rewrite{host}{path}")
+        }
+        Filter::Mirror(Mirror { backend, numerator, denominator }) => {
+            format!("mirror {numerator} of {denominator} to {}", backend.service)
+        }
+        Filter::Fail => "one that cannot be honoured: 500".to_owned(),
+    }
+}
+
+/// Where requests go.
+fn backends(route: &Route, around: &Surroundings<'_>) -> Section {
+    let Some(several) = route.actions.as_ref().and_then(|actions| actions.backends.as_ref()) else {
+        return backend(&route.backend, around);
+    };
+    let one = |entry: &WeightedBackend| {
+        let WeightedBackend { backend: to, weight, filters } = entry;
+        let filters: Vec<_> = filters.iter().map(filter_word).collect();
+        let filters = if filters.is_empty() { String::new() } else { format!(", {}", filters.join(", ")) };
+        format!("weight {weight}: {}{filters}", backend(to, around).summary)
+    };
+    let all: Vec<_> = several.entries().iter().map(one).collect();
+    let services = several.entries().iter().map(|entry| entry.backend.service.to_string()).collect();
+    Section::new(
+        "backend",
+        all.join("; "),
+        vec![("by", text("weight")), ("services", Fact::List(services)), ("backends", Fact::List(all))],
+    )
 }
 
 fn address_lists(access: &Access) -> Section {
@@ -491,16 +661,30 @@ fn limits(config: &Config) -> Section {
     Section::new("limits", summary, facts)
 }
 
-fn backend_timeouts(timeouts: &Timeouts) -> Section {
+fn backend_timeouts(timeouts: &Timeouts, actions: Option<&Actions>) -> Section {
     let Timeouts { connect, read, send } = *timeouts;
     let word =
         |t: Option<Duration>| t.map_or("without limit".to_owned(), |t| format!("{} s", t.as_secs_f64()));
     let fact = |t: Option<Duration>| t.map_or(Fact::Nothing, |t| Fact::Number(t.as_secs_f64()));
-    Section::new(
+    let mut section = Section::new(
         "timeouts",
         format!("connect {}, read {}, send {}", word(connect), word(read), word(send)),
         vec![("connect_seconds", fact(connect)), ("read_seconds", fact(read)), ("send_seconds", fact(send))],
-    )
+    );
+    if let Some(Actions { filters: _, backends: _, request_timeout, backend_request_timeout, retry }) =
+        actions
+    {
+        section.summary +=
+            &format!(", request {}, attempt {}", word(*request_timeout), word(*backend_request_timeout));
+        if let Some(Retry { attempts, codes, backoff: _ }) = retry {
+            let codes: Vec<_> = codes.iter().map(|code| code.as_str().to_owned()).collect();
+            section.summary += &format!(", {attempts} retries on {}", codes.join(" "));
+        }
+        section.facts.push(("request_seconds", fact(*request_timeout)));
+        section.facts.push(("attempt_seconds", fact(*backend_request_timeout)));
+        section.facts.push(("retries", retry.as_ref().map_or(Fact::Nothing, |r| number(r.attempts.into()))));
+    }
+    section
 }
 
 fn number(n: u64) -> Fact {

@@ -9,6 +9,7 @@ pub mod dial;
 mod edge;
 pub mod explain;
 mod fetch;
+mod filter;
 mod frames;
 mod framing;
 #[doc(hidden)]
@@ -18,8 +19,10 @@ mod handshake;
 mod headers;
 mod listeners;
 pub mod metrics;
+mod mirror;
 mod oauth;
 mod output;
+mod passthrough;
 mod places;
 mod policy;
 mod proxy_protocol;
@@ -31,6 +34,7 @@ mod stream;
 mod streams;
 mod strict;
 mod tls;
+mod trust;
 mod tunnel;
 mod upstream;
 mod via;
@@ -58,6 +62,8 @@ pub struct Config {
     pub http_port: u16,
     /// HTTPS; 0 = any free port.
     pub https_port: u16,
+    /// Further ports of Gateway listeners; 80 and 443 are the two above.
+    pub gateway_ports: Vec<u16>,
     /// Port in redirects to https; `None` = 443, which is left out.
     pub redirect_port: Option<u16>,
     /// Worker threads.
@@ -116,6 +122,7 @@ impl Config {
             bind_address: IpAddr::from([127, 0, 0, 1]),
             http_port: 0,
             https_port: 0,
+            gateway_ports: Vec::new(),
             redirect_port: None,
             threads: 1,
             max_header_size: 64 << 10,
@@ -181,6 +188,8 @@ struct Shared {
     /// TLS handshakes that have begun.
     handshakes: Arc<std::sync::atomic::AtomicI64>,
     limiter: Limiter,
+    mirrors: mirror::Mirrors,
+    ports: listeners::Ports,
 }
 
 /// The running data plane.
@@ -233,6 +242,8 @@ impl Proxy {
             owing: Default::default(),
             handshakes: Default::default(),
             limiter,
+            mirrors: Default::default(),
+            ports: bound.ports(),
         });
         let (drain, draining) = watch::channel(false);
         let (stop, stopped) = watch::channel(false);

@@ -13,6 +13,19 @@ pub struct Bound {
     pub http: TcpListener,
     /// HTTPS.
     pub https: TcpListener,
+    /// Further ports of Gateway listeners, each with its number there.
+    pub gateway: Vec<(u16, TcpListener)>,
+}
+
+/// Which port of a Gateway's listener each of our sockets stands for.
+#[derive(Clone, Debug, Default)]
+pub struct Ports(Box<[(u16, u16)]>);
+
+impl Ports {
+    /// The listener port of a local one.
+    pub fn of(&self, local: u16) -> u16 {
+        self.0.iter().find(|(own, _)| *own == local).map_or(local, |(_, port)| *port)
+    }
 }
 
 /// A socket could not be bound.
@@ -33,7 +46,19 @@ impl Bound {
         Ok(Self {
             http: bind(config.bind_address, config.http_port, "--http-port")?,
             https: bind(config.bind_address, config.https_port, "--https-port")?,
+            gateway: config
+                .gateway_ports
+                .iter()
+                .map(|port| Ok((*port, bind(config.bind_address, *port, "--gateway-listener-ports")?)))
+                .collect::<Result<_, _>>()?,
         })
+    }
+
+    /// Which listener port each socket stands for.
+    pub fn ports(&self) -> Ports {
+        let gateway = self.gateway.iter().map(|(port, socket)| (socket, *port));
+        let all = [(&self.http, 80), (&self.https, 443)].into_iter().chain(gateway);
+        Ports(all.filter_map(|(socket, port)| Some((socket.local_addr().ok()?.port(), port))).collect())
     }
 }
 

@@ -152,7 +152,7 @@ impl Metrics {
 
     /// Makes the numbers of all routes, so that no request does it. Called off the request path.
     pub fn prepare(&self, snapshot: &Snapshot) {
-        for route in snapshot.routes.routes() {
+        for route in snapshot.all_routes() {
             self.route(route);
         }
     }
@@ -167,7 +167,7 @@ impl Metrics {
             return;
         }
         let live: HashSet<(&str, &str, &str)> =
-            snapshot.routes.routes().map(|r| (&*r.source.namespace, &*r.source.name, &*r.host)).collect();
+            snapshot.all_routes().map(|r| (&*r.source.namespace, &*r.source.name, &*r.host)).collect();
         let gone = self.0.routes.sweep(|(n, i, h)| live.contains(&(&**n, &**i, &**h)), now, KEEP_SERIES);
         for (namespace, ingress, host) in gone {
             let labels: [&str; 3] = [&namespace, &ingress, &host];

@@ -71,6 +71,10 @@ pub enum Rejection {
     ClientTimeout,
     /// The client went away.
     ClientGone,
+    /// The connection's server name belongs to another listener than the host.
+    Misdirected,
+    /// A filter of the route cannot be honoured.
+    Filter,
     /// A fault of ours.
     Internal,
 }
@@ -86,7 +90,7 @@ impl Rejection {
             Rejection::AuthNotConfigured | Rejection::Upgrade => StatusCode::NOT_IMPLEMENTED,
             Rejection::RateLimited(_) => StatusCode::TOO_MANY_REQUESTS,
             Rejection::BodyTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
-            Rejection::Unavailable(Unavailable::Broken) | Rejection::Internal => {
+            Rejection::Unavailable(Unavailable::Broken) | Rejection::Filter | Rejection::Internal => {
                 StatusCode::INTERNAL_SERVER_ERROR
             }
             Rejection::AuthProvider
@@ -101,6 +105,7 @@ impl Rejection {
             Rejection::ClientTimeout => StatusCode::REQUEST_TIMEOUT,
             Rejection::ClientGone => StatusCode::from_u16(499).unwrap_or(StatusCode::BAD_REQUEST),
             Rejection::Overload => StatusCode::SERVICE_UNAVAILABLE,
+            Rejection::Misdirected => StatusCode::MISDIRECTED_REQUEST,
         }
     }
 
@@ -132,6 +137,8 @@ impl Rejection {
             Rejection::ClientTimeout => "client_timeout",
             Rejection::Overload => "overload",
             Rejection::ClientGone => "client_gone",
+            Rejection::Misdirected => "misdirected",
+            Rejection::Filter => "filter",
             Rejection::Internal => "internal",
         }
     }
@@ -182,9 +189,11 @@ impl Rejection {
             Rejection::ConnectTimeout | Rejection::BackendTimeout => "504 Gateway Timeout\n",
             Rejection::ClientTimeout => "408 Request Timeout\n",
             Rejection::Overload => "503 Service Unavailable\n",
-            Rejection::Unavailable(Unavailable::Broken) | Rejection::ClientGone | Rejection::Internal => {
-                "500 Internal Server Error\n"
-            }
+            Rejection::Misdirected => "421 Misdirected Request\n",
+            Rejection::Unavailable(Unavailable::Broken)
+            | Rejection::Filter
+            | Rejection::ClientGone
+            | Rejection::Internal => "500 Internal Server Error\n",
             _ => "502 Bad Gateway\n",
         }
     }

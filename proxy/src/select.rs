@@ -1,5 +1,6 @@
 //! From a parsed request to its route: host and path are read once, here.
 
+use crate::edge::Conn;
 use crate::oauth::Endpoint;
 use crate::respond::Rejection;
 use crate::strict::Field;
@@ -7,7 +8,7 @@ use http::header::HOST;
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use ingress_core::route::host::HostBuf;
 use ingress_core::route::path::routing_path;
-use ingress_core::{Head, NoMatch, OAuthRoutes, RequestHost, Route, Snapshot};
+use ingress_core::{Head, NoMatch, OAuthRoutes, RequestHost, Route, RouteTable, Snapshot};
 use pingora_http::RequestHeader;
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -55,16 +56,37 @@ pub fn head<'a>(method: &'a Method, headers: &'a HeaderMap, query: Option<&'a st
     Head { method, headers, query, dropped }
 }
 
+/// The routes that count where a connection came in. On a Gateway's TLS listener a host that another
+/// listener serves is refused: the client would take this listener's certificate and trust for it.
+fn scope<'a>(
+    snapshot: &'a Snapshot,
+    conn: Option<&Conn>,
+    host: &str,
+) -> Result<&'a Arc<RouteTable>, Rejection> {
+    let Some((conn, local)) = conn.and_then(|conn| Some((conn, conn.local?))) else {
+        return Ok(&snapshot.routes);
+    };
+    if let Some(listener) = snapshot.listeners.at(local)
+        && let Some(sni) = conn.sni.as_deref()
+        && listener.misdirected(sni, host)
+    {
+        return Err(Rejection::Misdirected);
+    }
+    snapshot.routes_at(local).ok_or(Rejection::NoRoute(NoMatch::Host))
+}
+
 /// Finds the route. The path that is matched is the one that is forwarded, raw.
 pub fn route(
     snapshot: &Snapshot,
+    conn: Option<&Conn>,
     authority: &HeaderValue,
     request: &RequestHeader,
 ) -> Result<Selected, Rejection> {
     let path = request.uri.path();
     let mut buf = HostBuf::default();
     let (host, routing) = read(authority, path, &mut buf)?;
-    let virtual_host = snapshot.routes.host(host.host, &routing).map_err(Rejection::NoRoute)?;
+    let routes = scope(snapshot, conn, host.host)?;
+    let virtual_host = routes.host(host.host, &routing).map_err(Rejection::NoRoute)?;
     let oauth = virtual_host.oauth();
     // Whatever route takes that path otherwise, it is a part of the login here.
     if let Some(routes) = oauth

@@ -18,7 +18,7 @@ use crate::streams::{Full, SMALL};
 use crate::strict::{Facts, check_target};
 use crate::upstream::{self, MAX_TRIES};
 use crate::via::Via;
-use crate::{Shared, headers};
+use crate::{Shared, filter, headers, mirror, trust};
 use bytes::Bytes;
 use http::header::{CONNECTION, LOCATION, REFERER, SET_COOKIE, TE, TRANSFER_ENCODING, USER_AGENT};
 use http::request::Parts;
@@ -90,13 +90,13 @@ impl Gateway {
         ctx.via =
             peer.and_then(|peer| Via::read(&request.headers, peer, &self.shared.config.trusted_proxies));
         let Selected { route, port, oauth, endpoint } =
-            select::route(&self.shared.reader.peek(), &authority, request)?;
-        ctx.trailers = route.backend.protocol.http2()
-            && (route.backend.protocol.grpc() || headers::takes_trailers(&request.headers));
+            select::route(&self.shared.reader.peek(), ctx.conn.as_deref(), &authority, request)?;
         let client = ctx.client_ip().ok_or(Rejection::Internal)?;
         let asked = Asked { method: &request.method, headers: &request.headers, client, https: ctx.https() };
         let verdict = policy::decide(&route, &asked);
-        ctx.route = Some(route);
+        ctx.take(route, random);
+        ctx.trailers =
+            ctx.http2_backend() && (ctx.grpc_backend() || headers::takes_trailers(&request.headers));
         ctx.oauth = oauth;
         Ok((Judged { facts, authority, port, endpoint }, verdict))
     }
@@ -181,7 +181,35 @@ impl Gateway {
         {
             response.append_header(SET_COOKIE, cookie)?;
         }
+        filter::edit_response(ctx, response)?;
         respond::allow_origins(session, response, ctx.route.as_deref(), false)
+    }
+
+    /// Whether the backend's answer is one on which the route tries again, and can: the request's body
+    /// is in memory as a whole.
+    fn send_again(&self, session: &mut Session, status: StatusCode, ctx: &mut RequestCtx) -> bool {
+        let retry = ctx.route.as_ref().and_then(|route| route.actions.as_ref()?.retry.as_ref());
+        let wanted = retry
+            .is_some_and(|retry| retry.codes.contains(&status) && u32::from(ctx.tries) <= retry.attempts);
+        ctx.again = wanted
+            && ctx.tries < ctx.tries_allowed()
+            && !ctx.overdue()
+            && !session.as_ref().retry_buffer_truncated()
+            && session.as_downstream_mut().is_body_done();
+        ctx.paused = ctx.again;
+        ctx.again
+    }
+
+    /// A piece of the request's body goes into its copies, which are sent with the last one.
+    fn copy_body(&self, body: Option<&Bytes>, end: bool, ctx: &mut RequestCtx) {
+        if let (Some(copies), Some(piece)) = (&mut ctx.copies, body)
+            && !copies.take(piece)
+        {
+            ctx.copies = None;
+        }
+        if end && let Some(copies) = ctx.copies.take() {
+            copies.send(&self.shared);
+        }
     }
 
     /// HTTP/1.0 knows no chunks: the body ends with the connection (RFC 9112 section 6.1).
@@ -220,6 +248,9 @@ impl Gateway {
         if self.too_large(&facts) {
             return Ok(Err(Rejection::BodyTooLarge));
         }
+        if filter::fails(ctx) {
+            return Ok(Err(Rejection::Filter));
+        }
         let Some(conn) = &ctx.conn else { return Ok(Err(Rejection::Internal)) };
         let request = session.req_header_mut();
         match headers::rebuild(request, &facts, conn, ctx.via.as_deref(), authority, port) {
@@ -239,7 +270,7 @@ impl Gateway {
         // How long a tunnel may be silent is the route's to say, and the request itself has no body to
         // wait for. The pauses between the messages of a gRPC call are the application's; the backend's
         // limit bounds them.
-        if ctx.upgrade || ctx.route.as_ref().is_some_and(|r| r.backend.protocol.grpc()) {
+        if ctx.upgrade || ctx.grpc_backend() {
             session.set_read_timeout(None);
         }
         Ok(Ok(()))
@@ -309,6 +340,20 @@ struct Judged {
     endpoint: Option<Endpoint>,
 }
 
+/// The answer of the route's filters, if they have one.
+fn filtered(request: &RequestHeader, ctx: &RequestCtx, authority: &HeaderValue) -> Option<Verdict> {
+    let route = ctx.route.as_ref().filter(|route| route.actions.is_some())?;
+    let conn = ctx.conn.as_ref()?;
+    let https = ctx.https();
+    let asked = filter::Asked {
+        https,
+        authority: authority.to_str().ok()?,
+        target: request.uri.path_and_query().map_or("/", |target| target.as_str()),
+        port: conn.local.filter(|_| https == conn.tls).map(|local| local.port),
+    };
+    filter::answer(route, &asked)
+}
+
 /// A rejection on its way through Pingora: the cause itself is in the context.
 fn failure(rejection: Rejection, ctx: &mut RequestCtx) -> Box<Error> {
     ctx.rejection = Some(rejection);
@@ -339,6 +384,11 @@ impl Hooks for Gateway {
         if verdict == Verdict::Continue {
             verdict = self.limit(ctx);
         }
+        if verdict == Verdict::Continue
+            && let Some(answer) = filtered(session.req_header(), ctx, &judged.authority)
+        {
+            verdict = answer;
+        }
         let verdict = match verdict {
             Verdict::Continue | Verdict::Exempt => match self.forward(session, ctx, judged)? {
                 Ok(()) => return Ok(false),
@@ -356,6 +406,11 @@ impl Hooks for Gateway {
             && let Some(route) = &ctx.route
         {
             self.shared.metrics.retried(route);
+            if std::mem::take(&mut ctx.paused)
+                && let Some(retry) = route.actions.as_ref().and_then(|actions| actions.retry.as_ref())
+            {
+                tokio::time::sleep(retry.backoff.min(ctx.left().unwrap_or(Duration::MAX))).await;
+            }
         }
         match upstream::peer(&self.shared, ctx, upgrade).await {
             Ok(peer) => Ok(peer),
@@ -369,9 +424,12 @@ impl Hooks for Gateway {
         reused: bool,
         _: &HttpPeer,
         fd: std::os::unix::io::RawFd,
-        _: Option<&Digest>,
+        digest: Option<&Digest>,
         ctx: &mut RequestCtx,
     ) -> Result<()> {
+        if trust::refused(digest) {
+            return Err(failure(Rejection::Tls, ctx));
+        }
         // What may be sent twice is tried again when a kept connection turns out to be gone. What may
         // not be is worth a look before anything is sent.
         if reused && !session.req_header().method.is_idempotent() && upstream::closed_by_backend(fd) {
@@ -389,11 +447,20 @@ impl Hooks for Gateway {
 
     async fn upstream_request_filter(
         &self,
-        _: &mut Session,
+        session: &mut Session,
         request: &mut RequestHeader,
         ctx: &mut RequestCtx,
     ) -> Result<()> {
         // The rest was done once, in `headers::rebuild`.
+        filter::edit_request(ctx, request)?;
+        if ctx.tries == 1 && !ctx.upgrade {
+            ctx.copies = mirror::begin(ctx, request, random);
+            if session.as_downstream_mut().is_body_done()
+                && let Some(copies) = ctx.copies.take()
+            {
+                copies.send(&self.shared);
+            }
+        }
         if ctx.http2_backend() {
             if request.version != Version::HTTP_2 {
                 // The TLS handshake ended without HTTP/2, and the engine would speak HTTP/1.1.
@@ -404,8 +471,7 @@ impl Hooks for Gateway {
             }
             return Ok(());
         }
-        if let Some(route) = &ctx.route
-            && !route.backend.keepalive
+        if ctx.backend().is_some_and(|backend| !backend.keepalive)
             && !request.headers.contains_key(CONNECTION)
         {
             request.insert_header(CONNECTION, HeaderValue::from_static("close"))?;
@@ -430,6 +496,10 @@ impl Hooks for Gateway {
             // An error of another source would be passed over on the way to an HTTP/2 backend.
             return Err(failure(Rejection::BodyTooLarge, ctx).into_down());
         }
+        if ctx.overdue() {
+            return Err(failure(Rejection::BackendTimeout, ctx).into_down());
+        }
+        self.copy_body(body.as_ref(), end_of_stream, ctx);
         // An empty last chunk would be written as a second chunk terminator.
         if end_of_stream && body.as_ref().is_some_and(Bytes::is_empty) {
             *body = None;
@@ -462,6 +532,9 @@ impl Hooks for Gateway {
         ctx.moved();
         ctx.upstream_status = Some(response.status.as_u16());
         ctx.response_time = ctx.connected.map(|at| at.elapsed());
+        if self.send_again(session, response.status, ctx) {
+            return Err(Error::new_up(ErrorType::HTTPStatus(response.status.as_u16())));
+        }
         let reply = headers::clean_response(response);
         self.add_fields(session, response, ctx)?;
         if response.status == StatusCode::SWITCHING_PROTOCOLS {
@@ -500,6 +573,9 @@ impl Hooks for Gateway {
         ctx: &mut RequestCtx,
     ) -> Result<Option<Duration>> {
         ctx.moved();
+        if ctx.overdue() {
+            return Err(failure(Rejection::BackendTimeout, ctx));
+        }
         let Some(held) = &mut ctx.held else {
             return self.pass(body.as_ref().map_or(0, Bytes::len), end_of_stream, ctx).map(|()| None);
         };
@@ -540,8 +616,8 @@ impl Hooks for Gateway {
         ctx: &mut RequestCtx,
         mut e: Box<Error>,
     ) -> Box<Error> {
-        if let Some(route) = &ctx.route
-            && let ingress_core::BackendAddress::Name(name, _) = &route.backend.address
+        if let Some(backend) = ctx.backend()
+            && let ingress_core::BackendAddress::Name(name, _) = &backend.address
         {
             self.shared.resolver.mark_stale(name);
         }
@@ -561,6 +637,10 @@ impl Hooks for Gateway {
     ) -> Box<Error> {
         if std::mem::take(&mut ctx.nothing_sent) {
             return e; // decided where it was found
+        }
+        if std::mem::take(&mut ctx.again) {
+            e.set_retry(true);
+            return e;
         }
         let repeatable = session.req_header().method.is_idempotent() || upstream::unprocessed(&e);
         if !repeatable
@@ -712,6 +792,11 @@ fn before_query(url: &[u8]) -> &[u8] {
 /// A number that tells requests of one process apart in logs; no secret, so a counter over a
 /// per-thread random start (SplitMix64) will do.
 fn request_id() -> u64 {
+    random()
+}
+
+/// A number for what needs no secret: shares of backends, numbers of requests.
+pub(crate) fn random() -> u64 {
     use std::cell::Cell;
     use std::hash::{BuildHasher, RandomState};
     thread_local!(static STATE: Cell<u64> = Cell::new(RandomState::new().hash_one(0)));

@@ -1,9 +1,11 @@
 //! Server-side TLS: the certificate by SNI at each handshake, from the published snapshot.
 
+use crate::edge::{self, Edge};
 use crate::handshake::Handshake;
 use crate::metrics::Metrics;
+use crate::passthrough::{self, Choice};
 use crate::places::{Place, Places};
-use crate::proxy_protocol;
+use crate::{Shared, proxy_protocol};
 use async_trait::async_trait;
 use bytes::BufMut;
 use ingress_core::{CertifiedKey, Ranges, Reader};
@@ -16,16 +18,18 @@ use openssl::nid::Nid;
 use openssl::pkey::{PKey, Private};
 use openssl::x509::extension::{BasicConstraints, SubjectAlternativeName};
 use openssl::x509::{X509, X509NameBuilder};
+use pingora_core::apps::ServerApp;
 use pingora_core::listeners::tls::TlsSettings;
 use pingora_core::listeners::{PreTlsProcess, TlsAccept};
+use pingora_core::protocols::GetSocketDigest;
 use pingora_core::protocols::l4::stream::Stream as L4Stream;
 use pingora_core::protocols::tls::TlsRef;
+use pingora_core::server::ShutdownWatch;
 use pingora_core::tls::ext;
 use pingora_core::tls::ssl::{NameType, SslOptions, SslVersion};
 use std::any::Any;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::AtomicI64;
 use std::time::{Duration, Instant};
 use tokio::io::AsyncReadExt;
 
@@ -91,6 +95,8 @@ impl Drop for Outcome {
 }
 
 struct Certificates {
+    /// The listener port.
+    port: u16,
     reader: Reader,
     fallback: Native,
     metrics: Metrics,
@@ -103,7 +109,8 @@ impl TlsAccept for Certificates {
     async fn certificate_callback(&self, ssl: &mut TlsRef) {
         let outcome = Outcome { metrics: self.metrics.clone(), done: false, _place: self.places.keep() };
         ssl.set_ex_data(self.outcome, outcome);
-        let certified = self.reader.peek().certs.find(ssl.servername(NameType::HOST_NAME)).cloned();
+        let name = ssl.servername(NameType::HOST_NAME);
+        let certified = self.reader.peek().certificate(self.port, name).cloned();
         // Parsed once per certificate; a chain that the controller accepted always parses.
         let native = certified.as_ref().and_then(|c| c.native.get_or_init(|| Native::parse(c))?.as_ref());
         let chosen = native.unwrap_or_else(|| {
@@ -121,7 +128,9 @@ impl TlsAccept for Certificates {
             _ => "TLSv1.2",
         };
         self.metrics.handshake(version, true);
-        Some(Arc::new(TlsInfo { sni: ssl.servername(NameType::HOST_NAME).map(Into::into), version }))
+        let sni = ssl.servername(NameType::HOST_NAME);
+        let sni = sni.map(|name| name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase().into());
+        Some(Arc::new(TlsInfo { sni, version }))
     }
 }
 
@@ -131,14 +140,14 @@ impl TlsAccept for Certificates {
 pub struct HelloDeadline {
     /// `None` = no limit of ours.
     pub limit: Option<Duration>,
-    /// Where failures are counted.
-    pub metrics: Metrics,
-    /// Where the connection takes its place.
-    pub places: Arc<Places>,
     /// Peers that say by the PROXY protocol, before TLS, whose connection it is.
     pub proxies: Option<Ranges>,
-    /// Handshakes that have begun and not ended.
-    pub handshakes: Arc<AtomicI64>,
+    /// Where failures are counted, and the connection takes its place.
+    pub shared: Arc<Shared>,
+    /// Takes the connections of Gateway ports that speak no TLS.
+    pub edge: Arc<Edge>,
+    /// What those are told at the end.
+    pub stopped: ShutdownWatch,
 }
 
 /// A record of TLS holds no more (RFC 8446 section 5.1, with room for expansion).
@@ -193,15 +202,48 @@ async fn fill(stream: &mut L4Stream, bytes: &mut Vec<u8>, length: usize) -> io::
     Ok(())
 }
 
+impl HelloDeadline {
+    /// Whether clients speak TLS on the connection's port; an error where no Gateway listens on it.
+    fn speaks_tls(&self, stream: &L4Stream) -> pingora_core::Result<bool> {
+        let digest = stream.get_socket_digest();
+        let local = digest.and_then(|digest| edge::local(&digest, &self.shared.ports));
+        let Some(local) = local.filter(|local| local.port != 443) else { return Ok(true) };
+        match self.shared.reader.peek().listeners.at(local) {
+            Some(listener) => Ok(listener.tls),
+            None => closed("no listener on this port"),
+        }
+    }
+}
+
+/// The stream itself, for somebody else than the engine, which keeps one that is closed.
+fn taken(stream: &mut L4Stream) -> pingora_core::Result<L4Stream> {
+    let failed =
+        |e| pingora_core::Error::because(pingora_core::ErrorType::AcceptError, "no stream to leave", e);
+    let (left, _) = tokio::net::UnixStream::pair().map_err(failed)?;
+    Ok(std::mem::replace(stream, L4Stream::from(left)))
+}
+
+/// The engine is done with the connection.
+fn closed<T>(why: &'static str) -> pingora_core::Result<T> {
+    pingora_core::Error::e_explain(pingora_core::ErrorType::AcceptError, why)
+}
+
 #[async_trait]
 impl PreTlsProcess for HelloDeadline {
     async fn process(&self, stream: &mut L4Stream) -> pingora_core::Result<()> {
+        let shared = &self.shared;
+        if !self.speaks_tls(stream)? {
+            let taken = taken(stream)?;
+            let (edge, stopped) = (self.edge.clone(), self.stopped.clone());
+            tokio::spawn(async move { ServerApp::process_new(&edge, Box::new(taken), &stopped).await });
+            return closed("no TLS on this port");
+        }
         // Held until the hello is whole; the certificate is chosen in the same breath, and takes it over.
-        let Some(_place) = self.places.take() else {
-            self.metrics.connection_refused();
+        let Some(place) = shared.places.take() else {
+            shared.metrics.connection_refused();
             return pingora_core::Error::e_explain(pingora_core::ErrorType::AcceptError, "connection limit");
         };
-        let (handshake, began) = (Handshake::begin(&self.handshakes), Instant::now());
+        let (handshake, began) = (Handshake::begin(&shared.handshakes), Instant::now());
         let limit = self.limit;
         let proxies = self.proxies.as_ref();
         let reading = async {
@@ -220,26 +262,35 @@ impl PreTlsProcess for HelloDeadline {
             None => reading.await,
         };
         match read {
-            Ok(Some(records)) => {
-                stream.rewind(&records);
-                handshake.watch(stream, self.limit, began);
-                return Ok(());
-            }
+            Ok(Some(records)) => match passthrough::choose(shared, stream, &records) {
+                Choice::Terminate => {
+                    stream.rewind(&records);
+                    handshake.watch(stream, self.limit, began);
+                    return Ok(());
+                }
+                Choice::Pass(route) => {
+                    let taken = taken(stream)?;
+                    tokio::spawn(passthrough::run(shared.clone(), taken, records, route, place));
+                    return closed("passed through");
+                }
+                Choice::Close => shared.metrics.unmatched("no_host"),
+            },
             Ok(None) => {} // a probe that only connects
-            Err(_) => self.metrics.handshake("unknown", false),
+            Err(_) => shared.metrics.handshake("unknown", false),
         }
         pingora_core::Error::e_explain(pingora_core::ErrorType::TLSHandshakeFailure, "no client hello")
     }
 }
 
-/// The settings of the HTTPS listener.
+/// The settings of an HTTPS listener on this port.
 pub fn settings(
+    port: u16,
     reader: Reader,
     metrics: Metrics,
     places: Arc<Places>,
 ) -> Result<TlsSettings, crate::StartError> {
     let outcome = openssl::ssl::Ssl::new_ex_index()?;
-    let certificates = Certificates { reader, fallback: self_signed()?, metrics, places, outcome };
+    let certificates = Certificates { port, reader, fallback: self_signed()?, metrics, places, outcome };
     let mut settings = TlsSettings::with_callbacks(Box::new(certificates))
         .map_err(|e| crate::StartError::Settings(e.to_string()))?;
     settings.enable_h2();

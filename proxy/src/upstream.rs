@@ -4,8 +4,9 @@ use crate::Shared;
 use crate::ctx::RequestCtx;
 use crate::resolve::ResolveError;
 use crate::respond::Rejection;
+use crate::trust;
 use crate::tunnel::TunnelConnector;
-use ingress_core::{Backend, BackendAddress, Timeouts};
+use ingress_core::{Backend, BackendAddress, Route, Timeouts, Unavailable};
 use pingora_core::protocols::{ALPN, TcpKeepalive};
 use pingora_core::upstreams::peer::{HttpPeer, HttpUpstreamRequestPolicy, PeerOptions};
 use pingora_core::{Error, ErrorSource, ErrorType};
@@ -17,6 +18,9 @@ use std::time::{Duration, Instant};
 
 /// Attempts for one request, the first included.
 pub const MAX_TRIES: u8 = 3;
+
+/// The same where a route says how often.
+pub const MOST_TRIES: u8 = 11;
 
 /// Bound for a name look-up where the route has no connect timeout.
 const DNS_BUDGET: Duration = Duration::from_secs(60);
@@ -32,11 +36,15 @@ const ROTATE_SECONDS: u64 = 120;
 /// Builds the peer for the next attempt of a request.
 pub async fn peer(shared: &Shared, ctx: &mut RequestCtx, upgrade: bool) -> Result<Box<HttpPeer>, Rejection> {
     let route = ctx.route.clone().ok_or(Rejection::Internal)?;
+    let backend = ctx.backend().cloned().ok_or(Rejection::Unavailable(Unavailable::Broken))?;
     let began = Instant::now();
-    let timeouts = &route.policy.timeouts;
-    let address = address(shared, &route.backend, ctx.tries, timeouts.connect).await?;
+    let timeouts = &limits(ctx, &route);
+    if ctx.overdue() {
+        return Err(Rejection::BackendTimeout);
+    }
+    let address = address(shared, &backend, ctx.tries, timeouts.connect).await?;
     if let Err(denied) = shared.guard.check(address.ip()) {
-        tracing::warn!(route = %route.source, service = %route.backend.service, %denied, "backend address refused");
+        tracing::warn!(route = %route.source, service = %backend.service, %denied, "backend address refused");
         return Err(Rejection::DialDenied);
     }
     let connect = match timeouts.connect {
@@ -48,20 +56,10 @@ pub async fn peer(shared: &Shared, ctx: &mut RequestCtx, upgrade: bool) -> Resul
     ctx.attempt = Some(began);
     ctx.connected = None;
 
-    let backend = &route.backend;
-    let tls = backend.protocol.tls();
-    let name = if tls { backend.tls_name.to_string() } else { String::new() };
-    let mut peer = Box::new(HttpPeer::new(address, tls, name));
+    let timeouts = &Timeouts { connect, ..*timeouts };
+    let mut peer = Box::new(bare_peer(shared, &backend, address, timeouts));
+    let trust = peer.group_key;
     let options = &mut peer.options;
-    options.connection_timeout = connect;
-    options.total_connection_timeout = Some(connect.unwrap_or(CONNECT_CEILING));
-    options.read_timeout = timeouts.read;
-    // While the engine writes it does not look at the read timeout, so that takes over where there is
-    // no send timeout: a backend that neither takes nor gives is silent.
-    options.write_timeout = timeouts.send.or(timeouts.read);
-    options.idle_timeout = shared.config.upstream_keepalive_timeout;
-    options.verify_cert = backend.verify;
-    options.verify_hostname = backend.verify;
     if backend.protocol.http2() {
         http2(options);
         // The engine's limit does not see that the client is sending; these see both sides.
@@ -75,8 +73,6 @@ pub async fn peer(shared: &Shared, ctx: &mut RequestCtx, upgrade: bool) -> Resul
             }
             (None, None) => options.read_timeout = timeouts.read,
         }
-    } else {
-        options.alpn = ALPN::H1;
     }
     let watched = !backend.protocol.http2() && watched(timeouts);
     if upgrade {
@@ -98,7 +94,49 @@ pub async fn peer(shared: &Shared, ctx: &mut RequestCtx, upgrade: bool) -> Resul
         Some(send) if watched => (bucket(ctx.start) << 32) ^ (send.as_millis() as u64) ^ (1 << 62),
         _ => bucket(ctx.start),
     };
+    // The engine's own key knows no authorities.
+    peer.group_key ^= trust;
     Ok(peer)
+}
+
+/// A peer with what belongs to the backend, and nothing of a request. Its group key tells apart what
+/// certificates are believed.
+pub fn bare_peer(shared: &Shared, backend: &Backend, address: SocketAddr, timeouts: &Timeouts) -> HttpPeer {
+    let tls = backend.protocol.tls();
+    let name = if tls { backend.tls_name.to_string() } else { String::new() };
+    let mut peer = HttpPeer::new(address, tls, name);
+    let options = &mut peer.options;
+    options.connection_timeout = timeouts.connect;
+    options.total_connection_timeout = Some(timeouts.connect.unwrap_or(CONNECT_CEILING));
+    options.read_timeout = timeouts.read;
+    // While the engine writes it does not look at the read timeout, so that takes over where there is
+    // no send timeout: a backend that neither takes nor gives is silent.
+    options.write_timeout = timeouts.send.or(timeouts.read);
+    options.idle_timeout = shared.config.upstream_keepalive_timeout;
+    options.verify_cert = backend.verify;
+    options.verify_hostname = backend.verify;
+    if !backend.protocol.http2() {
+        options.alpn = ALPN::H1;
+    }
+    if let Some(policy) = &backend.tls {
+        peer.group_key = trust::apply(policy, options);
+    }
+    peer
+}
+
+/// The route's limits, and what is left of those for the whole request and for one attempt.
+fn limits(ctx: &RequestCtx, route: &Route) -> Timeouts {
+    let Timeouts { connect, read, send } = route.policy.timeouts;
+    let attempt = route.actions.as_ref().and_then(|actions| actions.backend_request_timeout);
+    let bound = match (attempt, ctx.left()) {
+        (Some(attempt), Some(left)) => Some(attempt.min(left)),
+        (attempt, left) => attempt.or(left),
+    };
+    let Some(bound) = bound else { return route.policy.timeouts };
+    let within = |limit: Option<Duration>| Some(limit.map_or(bound, |limit| limit.min(bound)));
+    // How long a tunnel may last is no matter of a request's time.
+    let read = if ctx.upgrade { read } else { within(read) };
+    Timeouts { connect: within(connect), read, send }
 }
 
 /// Receive windows of HTTP/2 backends. What a slow client leaves unread waits here, up to the window
@@ -110,7 +148,7 @@ const H2_CONNECTION_WINDOW: u32 = 1 << 20;
 /// wide ones would load a few Pods.
 const H2_STREAMS: usize = 16;
 
-fn http2(options: &mut PeerOptions) {
+pub fn http2(options: &mut PeerOptions) {
     options.set_http_version(2, 2);
     options.max_h2_streams = H2_STREAMS;
     options.h2_stream_window_size = Some(H2_STREAM_WINDOW);
@@ -120,7 +158,8 @@ fn http2(options: &mut PeerOptions) {
     options.tcp_keepalive = Some(tunnel_keepalive());
 }
 
-async fn address(
+/// Where an attempt goes.
+pub async fn address(
     shared: &Shared,
     backend: &Backend,
     tries: u8,
@@ -148,9 +187,7 @@ async fn address(
         }
         BackendAddress::Endpoints(list) => {
             let n = if list.len() > 1 { shared.rotation.fetch_add(1, Ordering::Relaxed) } else { 0 };
-            list.get(n % list.len().max(1))
-                .copied()
-                .ok_or(Rejection::Unavailable(ingress_core::Unavailable::NoEndpoints))
+            list.get(n % list.len().max(1)).copied().ok_or(Rejection::Unavailable(Unavailable::NoEndpoints))
         }
         BackendAddress::Unavailable(why) => Err(Rejection::Unavailable(*why)),
     }

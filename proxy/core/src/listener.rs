@@ -96,14 +96,15 @@ impl Listeners {
 }
 
 impl Listener {
-    /// Whether a connection that asks for `sni` (normalised) must not be used for `host`: both belong
-    /// to different TLS listeners.
+    /// Whether a connection that asks for `sni` (normalised) must not be used for `host`: that belongs
+    /// to a TLS listener, and the server name not to the same. What no listener names (hosts of Ingresses)
+    /// is never misdirected.
     pub fn misdirected(&self, sni: &str, host: &str) -> bool {
         if self.names.is_empty() || sni == host {
             return false;
         }
         let entry = |name| self.names.find_entry(name).map(|(pattern, _)| pattern);
-        entry(sni) != entry(host)
+        entry(host).is_some_and(|host| entry(sni) != Some(host))
     }
 
     /// The passthrough that takes a connection with this server name (normalised): `None` if it is
@@ -162,6 +163,11 @@ mod tests {
             assert_eq!(l.misdirected(sni, host), want, "{sni} {host}");
         }
         assert!(!Listener::default().misdirected("a", "b"));
+        let mut names = HostMap::default();
+        names.insert(&HostPattern::gateway("a.example.com").unwrap(), TlsMode::Terminate);
+        let one = Listener { names: Arc::new(names), ..Listener::default() };
+        assert!(!one.misdirected("a.example.com", "ingress.example.com"));
+        assert!(one.misdirected("ingress.example.com", "a.example.com"));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The one value that the control plane publishes and the data plane reads.
 
 use crate::listener::{Listeners, Local, TlsMode};
-use crate::{CertStore, Route, RouteTable};
+use crate::{CertStore, CertifiedKey, HostPattern, Route, RouteTable};
 use arc_swap::ArcSwap;
 use std::sync::Arc;
 
@@ -30,9 +30,27 @@ impl Snapshot {
         }
     }
 
-    /// The certificates that count for a connection.
-    pub fn certs_at(&self, local: Local) -> &Arc<CertStore> {
-        self.listeners.at(local).map_or(&self.certs, |listener| &listener.certs)
+    /// The certificate for a server name on a listener port. Where several addresses have listeners on
+    /// it, the most specific declaration of all counts: when it is asked for, nothing but the port is
+    /// known.
+    pub fn certificate(&self, port: u16, sni: Option<&str>) -> Option<&Arc<CertifiedKey>> {
+        let mut on = self.listeners.iter().filter(|(scope, _)| scope.port == port).map(|(_, l)| &l.certs);
+        let Some(first) = on.next() else { return self.certs.find(sni) };
+        let Some(second) = on.next() else { return first.find(sni) };
+        let found = [first, second].into_iter().chain(on).filter_map(|certs| certs.explain(sni));
+        found.max_by_key(|(pattern, _)| pattern.specificity()).map(|(_, key)| key)
+    }
+
+    /// What [`Snapshot::certificate`] finds, with the host that it is declared for.
+    pub fn explain_certificate(
+        &self,
+        port: u16,
+        sni: Option<&str>,
+    ) -> Option<(HostPattern, &Arc<CertifiedKey>)> {
+        let mut on = self.listeners.iter().filter(|(scope, _)| scope.port == port).map(|(_, l)| &l.certs);
+        let Some(first) = on.next() else { return self.certs.explain(sni) };
+        let found = std::iter::once(first).chain(on).filter_map(|certs| certs.explain(sni));
+        found.max_by_key(|(pattern, _)| pattern.specificity())
     }
 
     /// Every route of every table, some of them more than once.

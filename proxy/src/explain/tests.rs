@@ -1,8 +1,8 @@
 use super::*;
 use ingress_core::route::RuleIndex;
 use ingress_core::{
-    CertStore, CertifiedKey, HostPattern, Kind, PathMatch, ResourceRef, RouteTable, ServicePort, Slot,
-    VirtualHost,
+    CertStore, CertifiedKey, HostMap, HostPattern, Kind, Listener, PathMatch, ResourceRef, RouteTable, Scope,
+    ServicePort, Slot, TlsMode, VirtualHost,
 };
 use rustls_pki_types::PrivateKeyDer;
 use std::sync::Arc;
@@ -61,6 +61,8 @@ fn question(host: &str, path: &str) -> Question {
         headers: HeaderMap::new(),
         sni: None,
         client: None,
+        port: None,
+        address: None,
     }
 }
 
@@ -110,6 +112,7 @@ fn a_request_is_followed_to_its_backend() {
             "certificate",
             "address_lists",
             "redirect",
+            "filters",
             "cors",
             "authentication",
             "limits",
@@ -203,4 +206,45 @@ fn losers_beyond_what_anybody_reads_are_counted() {
     let routes = (0..150).map(|i| route("a.x", prefix(&format!("/{i}")), "web", |_| {})).collect();
     let report = ask(&snapshot("a.x", routes), &question("a.x", "/7"));
     assert_eq!((report.lost.len(), report.lost_more), (MAX_LOST, 49));
+}
+
+#[test]
+fn where_a_request_comes_in_decides_what_serves_it() {
+    let host = "app.example.com";
+    let mut s = snapshot(host, vec![route(host, prefix("/"), "root", |_| {})]);
+    let moved = Redirect {
+        https: None,
+        hostname: Some("new.example.com".into()),
+        port: None,
+        path: None,
+        status: http::StatusCode::FOUND,
+    };
+    let actions = Actions { filters: [Filter::Redirect(moved)].into(), ..Actions::default() };
+    let own = route(host, prefix("/"), "web", |route| route.actions = Some(Arc::new(actions.clone())));
+    let mut routes = RouteTable::default();
+    routes.set(&host.parse().unwrap(), VirtualHost::build(vec![own]).0);
+    let mut names = HostMap::default();
+    names.insert(&host.parse().unwrap(), TlsMode::Terminate);
+    names.insert(&"other.example.com".parse().unwrap(), TlsMode::Terminate);
+    let passed = route("pass.example.com", prefix("/"), "web", |_| {});
+    names.insert(&"pass.example.com".parse().unwrap(), TlsMode::Passthrough(Some(passed)));
+    let listener =
+        Listener { tls: true, routes: Arc::new(routes), names: Arc::new(names), ..Listener::default() };
+    let scope = Scope { address: None, port: 8443 };
+    s.listeners = Arc::new([(scope, Arc::new(listener))].into_iter().collect());
+    let at = |host: &str, sni: Option<&str>, port| Question {
+        tls: true,
+        port,
+        sni: sni.map(Into::into),
+        ..question(host, "/x")
+    };
+    let told = |question: &Question| ask(&s, question).answer.summary;
+    assert!(told(&at(host, None, None)).starts_with("forwarded to Service shop/root"));
+    assert_eq!(told(&at(host, None, Some(8443))), "302 Found: to https://new.example.com:8443/x");
+    let report = ask(&s, &at(host, None, Some(8443)));
+    assert_eq!(section(&report, "filters").summary, "redirect 302");
+    assert!(told(&at(host, Some("other.example.com"), Some(8443))).starts_with("421 "));
+    assert!(told(&at(host, None, Some(9443))).contains("nothing is served on port 9443"));
+    let passed = told(&at("pass.example.com", None, Some(8443)));
+    assert_eq!(passed, "the TLS connection is passed on unread, by ingress/shop/web");
 }

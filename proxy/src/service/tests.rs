@@ -48,6 +48,8 @@ fn shared_with(config: Config, routes: Vec<Route>) -> Arc<Shared> {
         owing: Default::default(),
         handshakes: Default::default(),
         limiter: crate::policy::rate_limit::Limiter::new(128),
+        mirrors: Default::default(),
+        ports: Default::default(),
     })
 }
 

@@ -1,0 +1,249 @@
+//! Gateway API objects on a real API server: kinds that come and go, statuses, and who writes them.
+
+mod cluster_scene;
+
+use std::process::Command;
+use std::time::Duration;
+
+use cluster_scene::{
+    HOME, Ingress, SOON, account, backend, becomes_within, grant_in, in_force, join, namespace, reaches,
+    reaches_within, requests_of, serve, service,
+};
+use ingress_e2e::cluster::Cluster;
+use ingress_e2e::dns::DnsServer;
+use ingress_e2e::eventually;
+use ingress_e2e::origin::Origin;
+use ingress_e2e::product::Product;
+use kube::Api;
+use kube::api::{DynamicObject, Patch, PatchParams};
+use kube::core::{ApiResource, GroupVersionKind};
+use serde_json::{Value, json};
+use tokio::time::sleep;
+
+const GROUP: &str = "gateway.networking.k8s.io";
+const MODULE: &str = "sigs.k8s.io/gateway-api@v1.6.3";
+const CONTROLLER: &str = "tak-os.org/gateway-controller";
+/// Kinds that are installed while the product runs are found within this.
+const FOUND: Duration = Duration::from_secs(20);
+/// A leader that is gone is followed within this.
+const SUCCESSION: Duration = Duration::from_secs(40);
+
+/// The kinds of the standard channel, as the Gateway API publishes them.
+fn definitions() -> String {
+    let output = Command::new("go").args(["mod", "download", "-json", MODULE]).current_dir("/").output();
+    let output = output.expect("`go` runs: the Gateway API's kinds come with its Go module");
+    let found: Value = serde_json::from_slice(&output.stdout).expect("go tells where the module is");
+    let dir = found["Dir"].as_str().unwrap_or_else(|| panic!("{found}"));
+    let kinds = ["gatewayclasses", "gateways", "httproutes", "grpcroutes", "referencegrants"];
+    let files = kinds.map(|kind| {
+        let file = format!("{dir}/config/crd/standard/gateway.networking.k8s.io_{kind}.yaml");
+        std::fs::read_to_string(&file).unwrap_or_else(|e| panic!("{file}: {e}"))
+    });
+    join(files)
+}
+
+fn class() -> String {
+    json!({
+        "apiVersion": format!("{GROUP}/v1"), "kind": "GatewayClass", "metadata": {"name": "tak-os"},
+        "spec": {"controllerName": CONTROLLER},
+    })
+    .to_string()
+}
+
+fn gateway(namespace: &str, listeners: Value) -> String {
+    json!({
+        "apiVersion": format!("{GROUP}/v1"), "kind": "Gateway", "metadata": {"namespace": namespace, "name": "gw"},
+        "spec": {"gatewayClassName": "tak-os", "listeners": listeners},
+    })
+    .to_string()
+}
+
+fn route(namespace: &str, name: &str, host: &str, path: &str, port: u16) -> String {
+    json!({
+        "apiVersion": format!("{GROUP}/v1"), "kind": "HTTPRoute", "metadata": {"namespace": namespace, "name": name},
+        "spec": {
+            "parentRefs": [{"name": "gw"}],
+            "hostnames": [host],
+            "rules": [{
+                "matches": [{"path": {"type": "PathPrefix", "value": path}}],
+                "backendRefs": [{"name": "web", "port": port}],
+            }],
+        },
+    })
+    .to_string()
+}
+
+async fn api(cluster: &Cluster, namespace: &str, kind: &str, plural: &str) -> Api<DynamicObject> {
+    let resource = ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(GROUP, "v1", kind), plural);
+    let client = cluster.admin().await;
+    if namespace.is_empty() {
+        Api::all_with(client, &resource)
+    } else {
+        Api::namespaced_with(client, namespace, &resource)
+    }
+}
+
+/// The condition's status and reason, and the generation that it speaks of.
+fn condition(list: &Value, kind: &str) -> Option<(String, String, i64)> {
+    let found = list["conditions"].as_array()?.iter().find(|c| c["type"] == *kind)?;
+    let text = |field: &str| found[field].as_str().unwrap_or_default().to_owned();
+    Some((text("status"), text("reason"), found["observedGeneration"].as_i64().unwrap_or_default()))
+}
+
+/// Waits until the object's status is as wanted.
+async fn shows(
+    api: &Api<DynamicObject>,
+    name: &str,
+    deadline: Duration,
+    wanted: impl Fn(&Value) -> bool,
+) -> Value {
+    let mut last = Value::Null;
+    let found = ingress_e2e::within(deadline, async || {
+        let object = api.get(name).await.ok()?;
+        last = object.data["status"].clone();
+        wanted(&last).then(|| last.clone())
+    })
+    .await;
+    found.unwrap_or_else(|| panic!("the status of {name} is {last:#}"))
+}
+
+fn is(condition: Option<(String, String, i64)>, status: &str, reason: &str) -> bool {
+    condition.is_some_and(|(s, r, _)| s == status && r == reason)
+}
+
+/// Writes of statuses by these accounts so far.
+fn writes(cluster: &Cluster, accounts: &[&str]) -> usize {
+    let all = accounts.iter().flat_map(|account| requests_of(cluster, account));
+    all.filter(|r| matches!(r.verb.as_str(), "patch" | "update" | "create") && r.what.ends_with("/status"))
+        .count()
+}
+
+/// An account that may do what the shipped roles say, the Lease included.
+async fn pod_account(cluster: &Cluster, name: &str) -> std::path::PathBuf {
+    let kubeconfig = account(cluster, name).await;
+    let lease = json!({
+        "apiGroups": ["coordination.k8s.io"], "resources": ["leases"],
+        "verbs": ["get", "create", "update", "patch"],
+    });
+    grant_in(cluster, HOME, name, std::slice::from_ref(&lease)).await;
+    in_force(cluster, &kubeconfig, &lease, Some(HOME)).await;
+    kubeconfig
+}
+
+async fn pod(cluster: &Cluster, dns: &DnsServer, name: &str) -> Product {
+    let kubeconfig = pod_account(cluster, name).await;
+    serve(&kubeconfig, dns, &["--enable-gateway-api=auto", "--publish-address=192.0.2.1"]).await
+}
+
+async fn web(dns: &DnsServer, namespace: &str) -> Origin {
+    backend(dns, namespace, "web", [127, 0, 0, 2]).await
+}
+
+#[tokio::test]
+async fn kinds_come_later_statuses_are_written_once_and_go_with_their_kinds() {
+    let cluster = Cluster::start().await;
+    let dns = DnsServer::start().await;
+    let web = web(&dns, "shop").await;
+    let own = Ingress::new("shop", "own").prefix("own.example.com", "/", "web", "http");
+    cluster
+        .apply(&join([namespace("shop"), service("shop", "web", &[("http", web.port())]), own.yaml()]))
+        .await;
+    let pods = ["gw-pod-a", "gw-pod-b"];
+    let first = pod(&cluster, &dns, pods[0]).await;
+    let second = pod(&cluster, &dns, pods[1]).await;
+    reaches(&first, "own.example.com", "/", "web").await;
+    // nobody needs a leader yet
+    let leases =
+        |account| requests_of(&cluster, account).iter().filter(|r| r.what.contains("leases")).count();
+    assert_eq!(leases(pods[0]) + leases(pods[1]), 0);
+
+    cluster.apply(&definitions()).await;
+    let http = json!([{"name": "http", "port": 80, "protocol": "HTTP"}]);
+    let objects = [class(), gateway("shop", http), route("shop", "r", "gw.example.com", "/", web.port())];
+    cluster.apply(&join(objects)).await;
+    for product in [&first, &second] {
+        reaches_within(FOUND, product, "gw.example.com", "/", "web").await;
+        reaches(product, "own.example.com", "/", "web").await;
+    }
+    let classes = api(&cluster, "", "GatewayClass", "gatewayclasses").await;
+    let gateways = api(&cluster, "shop", "Gateway", "gateways").await;
+    let routes = api(&cluster, "shop", "HTTPRoute", "httproutes").await;
+    shows(&classes, "tak-os", FOUND, |s| is(condition(s, "Accepted"), "True", "Accepted")).await;
+    let status = shows(&gateways, "gw", FOUND, |s| {
+        is(condition(s, "Programmed"), "True", "Programmed") && s["listeners"][0]["attachedRoutes"] == 1
+    })
+    .await;
+    assert_eq!(status["addresses"], json!([{"type": "IPAddress", "value": "192.0.2.1"}]));
+    assert!(is(condition(&status["listeners"][0], "ResolvedRefs"), "True", "ResolvedRefs"));
+    shows(&routes, "r", FOUND, |s| is(condition(&s["parents"][0], "Accepted"), "True", "Accepted")).await;
+
+    // another controller's word on the same route stays
+    let theirs = json!({
+        "parentRef": {"group": GROUP, "kind": "Gateway", "name": "other"}, "controllerName": "example.com/other",
+        "conditions": [{"type": "Accepted", "status": "True", "reason": "Accepted", "message": "",
+                        "lastTransitionTime": "2026-01-01T00:00:00Z"}],
+    });
+    let mut parents = routes.get("r").await.unwrap().data["status"]["parents"].as_array().unwrap().clone();
+    parents.insert(0, theirs.clone());
+    let patch = Patch::Merge(json!({"status": {"parents": parents}}));
+    routes.patch_status("r", &PatchParams::default(), &patch).await.unwrap();
+
+    // nothing changes: nothing is written, by anybody
+    sleep(Duration::from_secs(3)).await;
+    let before = writes(&cluster, &pods);
+    sleep(Duration::from_secs(8)).await;
+    assert_eq!(writes(&cluster, &pods), before);
+
+    // edits are followed by one write each at most, and by one Pod
+    for i in 2..=5 {
+        cluster.apply(&route("shop", "r", "gw.example.com", &format!("/v{i}"), web.port())).await;
+        reaches(&second, "gw.example.com", &format!("/v{i}"), "web").await;
+    }
+    let status = shows(&routes, "r", SOON, |s| {
+        condition(&s["parents"][1], "Accepted").is_some_and(|(_, _, generation)| generation == 5)
+    })
+    .await;
+    assert_eq!(status["parents"][0], theirs);
+    assert!(writes(&cluster, &pods) <= before + 8, "{before} and {}", writes(&cluster, &pods));
+    assert!(pods.iter().any(|pod| writes(&cluster, &[pod]) == 0), "only one of the Pods writes");
+
+    // what does not resolve shows, and the rest goes on
+    cluster.apply(&route("shop", "broken", "broken.example.com", "/", 9)).await;
+    becomes_within(SOON, &first, "broken.example.com", "/", 500).await;
+    shows(&routes, "broken", SOON, |s| {
+        is(condition(&s["parents"][0], "ResolvedRefs"), "False", "BackendNotFound")
+    })
+    .await;
+
+    // the kinds are taken away: routes go, Ingresses stay, nobody restarts
+    cluster.delete(&definitions()).await;
+    for product in [&first, &second] {
+        becomes_within(FOUND, product, "gw.example.com", "/v5", 404).await;
+        reaches(product, "own.example.com", "/", "web").await;
+        assert!(product.exit_status().is_none());
+    }
+}
+
+#[tokio::test]
+async fn another_pod_writes_when_the_one_that_did_is_gone() {
+    let cluster = Cluster::start().await;
+    let dns = DnsServer::start().await;
+    let web = web(&dns, "shop").await;
+    cluster.apply(&definitions()).await;
+    let http = json!([{"name": "http", "port": 80, "protocol": "HTTP"}]);
+    let objects =
+        [namespace("shop"), service("shop", "web", &[("http", web.port())]), class(), gateway("shop", http)];
+    cluster.apply(&join(objects)).await;
+    let first = pod(&cluster, &dns, "gw-first").await;
+    let gateways = api(&cluster, "shop", "Gateway", "gateways").await;
+    shows(&gateways, "gw", FOUND, |s| is(condition(s, "Programmed"), "True", "Programmed")).await;
+    let second = pod(&cluster, &dns, "gw-second").await;
+    drop(first);
+    cluster.apply(&route("shop", "r", "gw.example.com", "/", web.port())).await;
+    reaches(&second, "gw.example.com", "/", "web").await;
+    let routes = api(&cluster, "shop", "HTTPRoute", "httproutes").await;
+    shows(&routes, "r", SUCCESSION, |s| is(condition(&s["parents"][0], "Accepted"), "True", "Accepted"))
+        .await;
+    eventually(SOON, async || (second.metric_value("tak_ingress_leader").await == Some(1.0)).then_some(()))
+        .await;
+}

@@ -1,0 +1,102 @@
+//! Which certificates of a backend are believed, where a BackendTLSPolicy says so.
+
+use ingress_core::{BackendTls, SubjectName};
+use openssl::ssl::SslRef;
+use openssl::x509::{X509, X509Ref};
+use pingora_core::protocols::Digest;
+use pingora_core::upstreams::peer::PeerOptions;
+use std::any::Any;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+
+/// A policy in the engine's form, made once.
+struct Native {
+    ca: Option<Arc<Box<[X509]>>>,
+    names: Arc<[SubjectName]>,
+    group: u64,
+}
+
+impl Native {
+    fn new(policy: &BackendTls) -> Option<Self> {
+        let ca = policy.roots.iter().map(|der| X509::from_der(der)).collect::<Result<Box<[_]>, _>>().ok()?;
+        let mut group = DefaultHasher::new();
+        policy.roots.iter().for_each(|der| der.hash(&mut group));
+        policy.names.hash(&mut group);
+        let ca = (!ca.is_empty()).then(|| Arc::new(ca));
+        Some(Self { ca, names: policy.names.clone().into(), group: group.finish() })
+    }
+}
+
+/// What the backend's certificate lacks.
+struct WrongName;
+
+/// Puts a policy into a peer's options. Gives a number that tells connections under other policies
+/// apart. A policy that cannot be read trusts nobody.
+pub fn apply(policy: &BackendTls, options: &mut PeerOptions) -> u64 {
+    options.verify_cert = true;
+    options.verify_hostname = true;
+    let Some(native) = policy.native.get_or_init(|| Native::new(policy)).and_then(Option::as_ref) else {
+        options.ca = Some(Arc::new(Box::default()));
+        return u64::MAX;
+    };
+    if native.ca.is_some() {
+        options.ca.clone_from(&native.ca);
+    }
+    if !native.names.is_empty() {
+        // The chain is verified by the engine; the name is not the server name here.
+        options.verify_hostname = false;
+        let names = native.names.clone();
+        options.upstream_tls_handshake_complete_hook = Some(Arc::new(move |ssl: &SslRef| {
+            let certificate = ssl.peer_certificate();
+            let fits = certificate.is_some_and(|c| names.iter().any(|name| has(&c, name)));
+            (!fits).then(|| Arc::new(WrongName) as Arc<dyn Any + Send + Sync>)
+        }));
+    }
+    native.group
+}
+
+/// Whether the connection's certificate has none of the names that it must have.
+pub fn refused(digest: Option<&Digest>) -> bool {
+    let tls = digest.and_then(|digest| digest.ssl_digest.as_ref());
+    tls.is_some_and(|tls| tls.extension.get::<WrongName>().is_some())
+}
+
+/// Whether a certificate is good for a name. Its common name plays no part (RFC 9525 section 2).
+fn has(certificate: &X509Ref, name: &SubjectName) -> bool {
+    let Some(all) = certificate.subject_alt_names() else { return false };
+    all.iter().any(|own| match name {
+        SubjectName::Dns(wanted) => own.dnsname().is_some_and(|own| dns(own, wanted)),
+        SubjectName::Uri(wanted) => own.uri().is_some_and(|own| own == &**wanted),
+    })
+}
+
+/// Whether a name of a certificate stands for a wanted one: a wildcard for one label (RFC 9525 section
+/// 6.3).
+fn dns(own: &str, wanted: &str) -> bool {
+    own.eq_ignore_ascii_case(wanted)
+        || own.strip_prefix("*.").is_some_and(|parent| {
+            wanted.split_once('.').is_some_and(|(label, rest)| {
+                !label.is_empty() && label != "*" && rest.eq_ignore_ascii_case(parent)
+            })
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wildcard_of_a_certificate_stands_for_one_label() {
+        for (own, wanted, fits) in [
+            ("a.example.com", "A.example.com", true),
+            ("*.example.com", "a.example.com", true),
+            ("*.example.com", "*.example.com", true),
+            ("*.example.com", "a.b.example.com", false),
+            ("*.example.com", "example.com", false),
+            ("a.example.com", "b.example.com", false),
+            ("a.example.com", "*.example.com", false),
+        ] {
+            assert_eq!(dns(own, wanted), fits, "{own} {wanted}");
+        }
+    }
+}
