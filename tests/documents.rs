@@ -4,7 +4,7 @@
 use std::path::Path;
 
 /// Document, heading, words of that section.
-const SAID: [(&str, &str, &[&str]); 9] = [
+const SAID: [(&str, &str, &[&str]); 10] = [
     ("install.md", "### The image", &["imagePullSecrets", "create secret docker-registry"]),
     (
         "install.md",
@@ -32,6 +32,11 @@ const SAID: [(&str, &str, &[&str]); 9] = [
         "../loadtest/README.md",
         "## Against a cluster: k6",
         &["TARGET", "RATE", "thresholds", "on a\nmachine of its own"],
+    ),
+    (
+        "gateway.md",
+        "## Listeners",
+        &["`kubernetes.io/tls`", "We never ask cert-manager", "`tls.mode: Terminate` on port 443"],
     ),
     ("authentication.md", "# Authentication", &["htpasswd", "Opaque", "`auth`"]),
     ("oauth.md", "# ", &["client_id", "client_secret", "cookie_secret"]),
