@@ -129,26 +129,17 @@ impl Update {
     /// Takes the news into the cluster and notes what changed by it.
     pub(crate) fn apply(self, cluster: &mut Cluster, dirty: &mut Dirty) {
         match self {
-            Update::List { part, objects } if part.kind == Kind::Certificate => {
-                let namespace = part.namespace;
-                let objects = objects.into_iter().filter_map(|object| match object {
-                    Object::Certificate(ingress, o) => Some((ingress, o)),
-                    _ => None,
-                });
-                cluster.replace_certificates(namespace.as_ref(), objects.collect(), dirty);
-                cluster.certificates_readable(namespace, true, dirty);
+            Update::List { part, objects } => {
+                list(&part, objects, cluster, dirty);
+                readable(part, true, cluster, dirty);
             }
-            Update::List { part, objects } => match &part.namespace {
-                None => replace(part.kind, objects, cluster, dirty),
-                Some(namespace) => replace_within(part.kind, namespace, objects, cluster, dirty),
-            },
             Update::Apply(object) => apply(object, cluster, dirty),
             Update::Remove(name) => remove(&name, cluster, dirty),
             Update::Absent(part) => {
-                Update::List { part: part.clone(), objects: Vec::new() }.apply(cluster, dirty);
-                unreadable(part, cluster, dirty);
+                list(&part, Vec::new(), cluster, dirty);
+                readable(part, false, cluster, dirty);
             }
-            Update::Refused(part) => unreadable(part, cluster, dirty),
+            Update::Refused(part) => readable(part, false, cluster, dirty),
             Update::Files(objects) => {
                 let mut objects = Sorted::from(objects);
                 for kind in kinds() {
@@ -159,10 +150,10 @@ impl Update {
     }
 }
 
-/// Of most kinds nothing follows from that.
-fn unreadable(part: Part, cluster: &mut Cluster, dirty: &mut Dirty) {
+/// Whether a part can be read. Of most kinds nothing follows from that.
+fn readable(part: Part, yes: bool, cluster: &mut Cluster, dirty: &mut Dirty) {
     if part.kind == Kind::Certificate {
-        cluster.certificates_readable(part.namespace, false, dirty);
+        cluster.certificates_readable(part.namespace, yes, dirty);
     }
 }
 
@@ -192,8 +183,12 @@ fn remove(name: &Name, cluster: &mut Cluster, dirty: &mut Dirty) {
     }
 }
 
-fn replace(kind: Kind, objects: Vec<Object>, cluster: &mut Cluster, dirty: &mut Dirty) {
-    Sorted::from(objects).replace(kind, cluster, dirty);
+/// All there is of a part.
+fn list(part: &Part, objects: Vec<Object>, cluster: &mut Cluster, dirty: &mut Dirty) {
+    match &part.namespace {
+        None => Sorted::from(objects).replace(part.kind, cluster, dirty),
+        Some(namespace) => replace_within(part.kind, namespace, objects, cluster, dirty),
+    }
 }
 
 /// Where only some namespaces are read, a list says nothing about the others.
@@ -217,6 +212,12 @@ fn replace_within(
             .flat_map(|(service, slices)| {
                 slices.keys().map(|name| Name::Slice(service.clone(), name.clone()))
             })
+            .collect(),
+        Kind::Certificate => cluster
+            .certificates
+            .blocks()
+            .filter(|(ingress, _)| of(ingress))
+            .map(|(ingress, block)| Name::Certificate(ingress.clone(), block))
             .collect(),
         kind if GatewayApi::KINDS.contains(&kind) => {
             cluster.gateway_api_keys(kind).filter(of).map(|key| Name::GatewayApi(kind, key.clone())).collect()
@@ -272,7 +273,7 @@ impl Sorted {
             Kind::Service => cluster.replace_services(take(&mut self.services), dirty),
             Kind::EndpointSlice => cluster.replace_slices(take(&mut self.slices), dirty),
             Kind::Secret => cluster.replace_secrets(take(&mut self.secrets), dirty),
-            Kind::Certificate => cluster.replace_certificates(None, take(&mut self.certificates), dirty),
+            Kind::Certificate => cluster.replace_certificates(take(&mut self.certificates), dirty),
             Kind::Namespace => cluster.replace_namespaces(take(&mut self.namespaces), dirty),
             kind => {
                 let objects = self.gateway_api.extract_if(.., |object| object.kind() == kind).collect();

@@ -113,7 +113,7 @@ fn replace(cluster: &mut Cluster, text: &str, dirty: &mut Dirty) {
     cluster.replace_services(services, dirty);
     cluster.replace_slices(slices, dirty);
     cluster.replace_secrets(secrets, dirty);
-    cluster.replace_certificates(None, certificates, dirty);
+    cluster.replace_certificates(certificates, dirty);
     cluster.certificates_readable(None, !text.contains("#! no-cert-manager"), dirty);
 }
 

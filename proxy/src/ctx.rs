@@ -168,11 +168,7 @@ impl RequestCtx {
         if let Some(actions) = &route.actions {
             self.deadline = actions.request_timeout.map(|limit| self.start + limit);
             if let Some(backends) = &actions.backends {
-                let picked = backends.pick(random());
-                let at = |picked: &WeightedBackend| {
-                    backends.entries().iter().position(|entry| std::ptr::eq(entry, picked))
-                };
-                self.chosen = picked.and_then(at);
+                self.chosen = backends.pick(random());
             }
         }
         self.route = Some(route);

@@ -13,7 +13,7 @@ use crate::strict::{Facts, check_target};
 use crate::{Config, filter, select};
 use http::header::LOCATION;
 use http::{HeaderMap, HeaderValue, Method};
-use ingress_core::route::host::HostBuf;
+use ingress_core::route::host::{HostBuf, normal_name};
 use ingress_core::route::path::routing_path;
 use ingress_core::{
     Access, Actions, Auth, Backend, BackendAddress, BackendProtocol, Candidate, Cors, Explanation, Filter,
@@ -60,8 +60,7 @@ impl Question {
         let host = RequestHost::parse(self.host.as_bytes(), &mut buf).ok().map(|host| host.host);
         // an address is never sent as a server name
         let host = host.filter(|host| !host.starts_with('[') && host.parse::<IpAddr>().is_err());
-        let name = self.sni.as_deref().or(host)?;
-        Some(name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase())
+        self.sni.as_deref().or(host).map(normal_name)
     }
 }
 

@@ -4,6 +4,7 @@
 use crate::ctx::RequestCtx;
 use crate::policy::Verdict;
 use crate::respond::{Rejection, Reply};
+use crate::select::without_port;
 use crate::strict::Field;
 use http::header::{HOST, LOCATION};
 use http::{HeaderName, HeaderValue};
@@ -41,11 +42,7 @@ pub fn answer(route: &Route, asked: &Asked<'_>) -> Option<Verdict> {
 
 fn location(redirect: &Redirect, route: &Route, asked: &Asked<'_>) -> Option<HeaderValue> {
     let https = redirect.https.unwrap_or(asked.https);
-    let host = match asked.authority.rfind(':') {
-        Some(colon) if !asked.authority[colon..].contains(']') => &asked.authority[..colon],
-        _ => asked.authority,
-    };
-    let host = redirect.hostname.as_deref().unwrap_or(host);
+    let host = redirect.hostname.as_deref().unwrap_or_else(|| without_port(asked.authority));
     let own = if https { 443 } else { 80 };
     let port = match (redirect.port, redirect.https) {
         (Some(port), _) => port,
@@ -82,7 +79,7 @@ fn edited(edit: Option<&PathEdit>, route: &Route, path: &str) -> Option<String> 
 }
 
 /// The filters of the rule, and after them those of the backend that was chosen.
-fn all(ctx: &RequestCtx) -> impl Iterator<Item = &Filter> {
+pub fn all(ctx: &RequestCtx) -> impl Iterator<Item = &Filter> {
     let actions = ctx.route.as_ref().and_then(|route| route.actions.as_deref());
     let own = actions.map_or(&[][..], |actions| &actions.filters);
     let picked = ctx.picked().map_or(&[][..], |entry| &entry.filters);

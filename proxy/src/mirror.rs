@@ -3,11 +3,11 @@
 
 use crate::Shared;
 use crate::ctx::RequestCtx;
-use crate::upstream;
+use crate::{filter, upstream};
 use bytes::{Bytes, BytesMut};
 use http::header::{CONTENT_LENGTH, EXPECT, TRANSFER_ENCODING};
 use http::{HeaderValue, Version};
-use ingress_core::{Backend, Filter, Mirror, Route, Timeouts};
+use ingress_core::{Backend, Filter, Timeouts};
 use pingora_core::connectors::ConnectorOptions;
 use pingora_core::connectors::http::Connector;
 use pingora_http::RequestHeader;
@@ -62,22 +62,15 @@ impl Mirrors {
     }
 }
 
-/// The mirrors of the rule, and of the backend that was chosen.
-fn wanted<'a>(route: &'a Route, ctx: &'a RequestCtx) -> impl Iterator<Item = &'a Mirror> {
-    let own = route.actions.as_deref().map_or(&[][..], |actions| &actions.filters);
-    let picked = ctx.picked().map_or(&[][..], |entry| &entry.filters);
-    own.iter().chain(picked).filter_map(|filter| match filter {
-        Filter::Mirror(mirror) => Some(mirror),
-        _ => None,
-    })
-}
-
 /// Decides which copies there will be of a request, whose head stands here as its backend gets it.
 /// `random` gives numbers.
 pub fn begin(ctx: &RequestCtx, head: &RequestHeader, random: impl Fn() -> u64) -> Option<Box<Copies>> {
-    let route = ctx.route.as_ref()?;
-    route.actions.as_ref()?;
-    let to: Vec<_> = wanted(route, ctx)
+    ctx.route.as_ref()?.actions.as_ref()?;
+    let mirrors = filter::all(ctx).filter_map(|filter| match filter {
+        Filter::Mirror(mirror) => Some(mirror),
+        _ => None,
+    });
+    let to: Vec<_> = mirrors
         .filter(|m| random().checked_rem(u64::from(m.denominator)).is_some_and(|n| n < m.numerator.into()))
         .filter_map(|m| Some((m.backend.clone(), ctx.shared.mirrors.place()?)))
         .collect();

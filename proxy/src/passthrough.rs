@@ -8,6 +8,7 @@ use crate::places::Place;
 use crate::respond::Rejection;
 use crate::service::random;
 use crate::upstream;
+use ingress_core::route::host::normal_name;
 use ingress_core::{Backend, Route, Unavailable};
 use pingora_core::protocols::GetSocketDigest;
 use pingora_core::protocols::l4::stream::Stream as L4Stream;
@@ -82,7 +83,7 @@ pub fn server_name(records: &[u8]) -> Option<String> {
             let name = names.block::<2>()?;
             if kind == [0] {
                 let name = std::str::from_utf8(name).ok().filter(|name| !name.is_empty())?;
-                return Some(name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase());
+                return Some(normal_name(name));
             }
         }
     }
@@ -203,7 +204,7 @@ async fn pass(
 
 fn backend(route: &Route) -> Option<&Arc<Backend>> {
     match route.actions.as_ref().and_then(|actions| actions.backends.as_ref()) {
-        Some(backends) => backends.pick(random()).map(|entry| &entry.backend),
+        Some(several) => Some(&several.entries().get(several.pick(random())?)?.backend),
         None => Some(&route.backend),
     }
 }

@@ -34,6 +34,14 @@ pub fn authority(request: &RequestHeader) -> Option<HeaderValue> {
     request.headers.get(HOST).cloned()
 }
 
+/// The host of an authority as it stands there, without the port.
+pub fn without_port(authority: &str) -> &str {
+    match authority.rfind(':') {
+        Some(colon) if !authority[colon..].contains(']') => &authority[..colon],
+        _ => authority,
+    }
+}
+
 /// Host and path as routing reads them.
 pub fn read<'a>(
     authority: &'a HeaderValue,

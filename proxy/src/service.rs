@@ -314,10 +314,7 @@ impl Gateway {
     /// `https://HOST[:PORT]` with path and query as they came.
     fn https_location(&self, request: &RequestHeader, authority: &HeaderValue) -> Option<HeaderValue> {
         let authority = authority.to_str().ok()?;
-        let host = match authority.rfind(':') {
-            Some(colon) if !authority[colon..].contains(']') => &authority[..colon],
-            _ => authority,
-        };
+        let host = select::without_port(authority);
         let target = request.uri.path_and_query().map_or("/", |p| p.as_str());
         let target = if target.starts_with('/') { target } else { "/" };
         let mut location = String::with_capacity(8 + host.len() + target.len() + 6);

@@ -8,6 +8,7 @@ use crate::places::{Place, Places};
 use crate::{Shared, proxy_protocol};
 use async_trait::async_trait;
 use bytes::BufMut;
+use ingress_core::route::host::normal_name;
 use ingress_core::{CertifiedKey, Ranges, Reader};
 use openssl::asn1::{Asn1Integer, Asn1Time};
 use openssl::bn::{BigNum, MsbOption};
@@ -129,7 +130,7 @@ impl TlsAccept for Certificates {
         };
         self.metrics.handshake(version, true);
         let sni = ssl.servername(NameType::HOST_NAME);
-        let sni = sni.map(|name| name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase().into());
+        let sni = sni.map(|name| normal_name(name).into());
         Some(Arc::new(TlsInfo { sni, version }))
     }
 }

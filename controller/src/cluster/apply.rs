@@ -164,20 +164,11 @@ impl Cluster {
         }
     }
 
-    /// Takes a whole list, each with the Ingress of its name, for all Certificates of a namespace (`None`: of all).
-    pub fn replace_certificates(
-        &mut self,
-        namespace: Option<&Arc<str>>,
-        objects: Vec<(Key, CertificateObject)>,
-        dirty: &mut Dirty,
-    ) {
+    /// Takes a whole list, each with the Ingress of its name, for all Certificates.
+    pub fn replace_certificates(&mut self, objects: Vec<(Key, CertificateObject)>, dirty: &mut Dirty) {
         let listed: HashSet<_> = objects.iter().map(|(key, object)| (key, object.block)).collect();
-        let known = self.certificates.by_ingress.iter();
-        let known = known.filter(|(key, _)| namespace.is_none_or(|namespace| key.namespace == *namespace));
-        let known = known.flat_map(|(key, blocks)| blocks.keys().map(move |block| (key, *block)));
-        let gone: Vec<_> =
-            known.filter(|known| !listed.contains(known)).map(|(k, b)| (k.clone(), b)).collect();
-        drop(listed);
+        let gone = self.certificates.blocks().filter(|known| !listed.contains(known));
+        let gone: Vec<_> = gone.map(|(key, block)| (key.clone(), block)).collect();
         for (key, block) in gone {
             self.remove_certificate(&key, block, dirty);
         }

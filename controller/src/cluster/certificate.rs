@@ -86,6 +86,11 @@ impl Certificates {
         self.by_ingress.get(ingress)?.get(&block)
     }
 
+    /// The Ingress and block that the name of each stands for.
+    pub fn blocks(&self) -> impl Iterator<Item = (&Key, usize)> {
+        self.by_ingress.iter().flat_map(|(ingress, blocks)| blocks.keys().map(move |block| (ingress, *block)))
+    }
+
     /// The Ingresses by whose names there are any.
     pub fn ingresses(&self) -> impl Iterator<Item = &Key> {
         self.by_ingress.keys()

@@ -152,11 +152,9 @@ impl Shared {
         let requests = certificate::requests(object, &settings.default_cluster_issuer, &mut findings);
         let (tls, mut secrets) = tls.claims(object, cluster, &mut self.certificates, now, &mut findings);
         let requested = requests.iter().map(|request| tls::issued_secret(object, request.block));
-        let further = auth_secret.into_iter().chain(requested).collect::<BTreeSet<_>>().into_iter();
-        let further: Vec<_> = further.filter(|secret| !secrets.contains(secret)).collect();
-        if !further.is_empty() {
-            secrets = secrets.into_iter().chain(further).collect();
-        }
+        secrets.extend(auth_secret.into_iter().chain(requested));
+        secrets.sort_unstable();
+        secrets.dedup();
         Declared {
             hosts: rules
                 .hosts
@@ -167,7 +165,7 @@ impl Shared {
             requests,
             findings,
             services: rules.services.into_iter().collect(),
-            secrets,
+            secrets: secrets.into(),
         }
     }
 

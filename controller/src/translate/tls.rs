@@ -89,7 +89,7 @@ impl Blocks {
         !self.hosts.is_empty() && standing_for(rule).any(|host| self.hosts.contains(&host))
     }
 
-    /// The certificates, and the Secrets that they come from.
+    /// The certificates, and the Secrets that they come from; one may come twice.
     pub(super) fn claims(
         self,
         object: &IngressObject,
@@ -97,7 +97,7 @@ impl Blocks {
         certificates: &mut Certificates,
         now: i64,
         findings: &mut Findings,
-    ) -> (Box<[TlsClaim]>, Box<[Key]>) {
+    ) -> (Box<[TlsClaim]>, Vec<Key>) {
         let (mut claims, mut secrets, mut spare) = (Vec::new(), Vec::new(), None);
         let mut declared = self.declared.into_iter().peekable();
         while let Some(&(block, _)) = declared.peek() {
@@ -135,10 +135,8 @@ impl Blocks {
             }
             secrets.push(secret);
         }
-        secrets.sort_unstable();
-        secrets.dedup();
         claims.sort_by(|a, b| (&a.host, a.block).cmp(&(&b.host, b.block)));
-        (claims.into(), secrets.into())
+        (claims.into(), secrets)
     }
 }
 

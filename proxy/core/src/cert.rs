@@ -1,6 +1,6 @@
 //! Server certificates by SNI.
 
-use crate::route::host::{HostBuf, HostPattern, lower};
+use crate::route::host::{HostBuf, HostPattern, lower, normal_name};
 use crate::route::names::HostMap;
 use crate::{ResourceRef, Slot};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
@@ -76,7 +76,7 @@ impl CertStore {
     /// What [`CertStore::find`] finds, with the host that it is declared for.
     pub fn explain(&self, sni: Option<&str>) -> Option<(HostPattern, &Arc<CertifiedKey>)> {
         let found = self.find(sni)?;
-        let name = sni.map(|name| name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase());
+        let name = sni.map(normal_name);
         let patterns = HostPattern::candidates(name.as_deref().unwrap_or_default());
         let pattern = patterns.into_iter().find(|p| self.declared(p).is_some_and(|k| Arc::ptr_eq(k, found)));
         Some((pattern?, found))

@@ -34,11 +34,12 @@ impl Snapshot {
     /// it, the most specific declaration of all counts: when it is asked for, nothing but the port is
     /// known.
     pub fn certificate(&self, port: u16, sni: Option<&str>) -> Option<&Arc<CertifiedKey>> {
-        let mut on = self.listeners.iter().filter(|(scope, _)| scope.port == port).map(|(_, l)| &l.certs);
-        let Some(first) = on.next() else { return self.certs.find(sni) };
-        let Some(second) = on.next() else { return first.find(sni) };
-        let found = [first, second].into_iter().chain(on).filter_map(|certs| certs.explain(sni));
-        found.max_by_key(|(pattern, _)| pattern.specificity()).map(|(_, key)| key)
+        let mut on = self.certs_on(port);
+        match (on.next(), on.next()) {
+            (None, _) => self.certs.find(sni),
+            (Some(only), None) => only.find(sni),
+            _ => self.explain_certificate(port, sni).map(|(_, key)| key),
+        }
     }
 
     /// What [`Snapshot::certificate`] finds, with the host that it is declared for.
@@ -47,10 +48,19 @@ impl Snapshot {
         port: u16,
         sni: Option<&str>,
     ) -> Option<(HostPattern, &Arc<CertifiedKey>)> {
-        let mut on = self.listeners.iter().filter(|(scope, _)| scope.port == port).map(|(_, l)| &l.certs);
-        let Some(first) = on.next() else { return self.certs.explain(sni) };
-        let found = std::iter::once(first).chain(on).filter_map(|certs| certs.explain(sni));
-        found.max_by_key(|(pattern, _)| pattern.specificity())
+        let mut on = self.certs_on(port).peekable();
+        if on.peek().is_none() {
+            return self.certs.explain(sni);
+        }
+        on.filter_map(|certs| certs.explain(sni)).max_by_key(|(pattern, _)| pattern.specificity())
+    }
+
+    /// The certificates of each listener on a port.
+    fn certs_on(&self, port: u16) -> impl Iterator<Item = &Arc<CertStore>> {
+        self.listeners
+            .iter()
+            .filter(move |(scope, _)| scope.port == port)
+            .map(|(_, listener)| &listener.certs)
     }
 
     /// Every route of every table, some of them more than once.

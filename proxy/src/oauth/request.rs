@@ -1,5 +1,6 @@
 //! What authentication looks at of a request, and the texts of URLs.
 
+use crate::select::without_port;
 use http::header::{ACCEPT, AUTHORIZATION, UPGRADE};
 use http::{HeaderMap, Method};
 
@@ -29,12 +30,7 @@ impl<'a> Incoming<'a> {
 
     /// The host without its port, in lower case.
     pub fn host(&self) -> String {
-        let authority = self.authority;
-        let end = match authority.rfind(':') {
-            Some(colon) if !authority[colon..].contains(']') => colon,
-            _ => authority.len(),
-        };
-        authority[..end].trim_end_matches('.').to_ascii_lowercase()
+        without_port(self.authority).trim_end_matches('.').to_ascii_lowercase()
     }
 
     /// Whether a redirect to a login page is of use: a browser that goes somewhere. Everything

@@ -93,6 +93,11 @@ impl<'a> RequestHost<'a> {
     }
 }
 
+/// A server name of TLS as hosts are compared: in lower case, without a dot at its end.
+pub fn normal_name(name: &str) -> String {
+    name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase()
+}
+
 fn check_labels(name: &str) -> Result<(), InvalidHost> {
     if name.is_empty() {
         return Err(InvalidHost::Empty);
