@@ -14,9 +14,12 @@ kept_given() {
   exit 0
 }
 
-# kept_in NAME MODULE: where the programs of a Go module are kept, by the hash of its go.sum (src/testbed.rs finds them there).
+# kept_in NAME MODULE: where the programs of a Go module are kept, by the hash of its go.sum and of its own sources (src/testbed.rs
+# finds them there).
 kept_in() {
-  echo "${XDG_CACHE_HOME:-$HOME/.cache}/tak-os-ingress/$1/$(sha256sum "$2/go.sum" | cut -c1-16)"
+  local sources
+  sources=$(LC_ALL=C && shopt -s nullglob && cat "$2/go.sum" "$2"/*.go "$2"/cmd/*/*.go | sha256sum | cut -c1-16)
+  echo "${XDG_CACHE_HOME:-$HOME/.cache}/tak-os-ingress/$1/$sources"
 }
 
 # kept_make DIRECTORY VARIABLE PROGRAM...: calls `build PROGRAM FILE` for each that is missing. Of two at once the second finds

@@ -33,7 +33,7 @@ const SOLVER_LABEL: &str = "acme.cert-manager.io/http01-solver";
 pub fn program(name: &str) -> PathBuf {
     let directory = match std::env::var_os("INGRESS_ACME").filter(|v| !v.is_empty()) {
         Some(given) => PathBuf::from(given),
-        None => crate::testbed::built("acme", "testbed/acme/go.sum"),
+        None => crate::testbed::built("acme", "testbed/acme"),
     };
     let path = directory.join(name);
     assert!(path.is_file(), "{} is missing: run e2e/testbed/acme/build.sh", path.display());

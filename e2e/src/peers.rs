@@ -18,7 +18,7 @@ pub fn program(name: &str) -> PathBuf {
     };
     let directory = match std::env::var_os(given).filter(|v| !v.is_empty()) {
         Some(peers) => PathBuf::from(peers),
-        None => crate::testbed::built(kept, &format!("{module}/go.sum")),
+        None => crate::testbed::built(kept, module),
     };
     let path = directory.join(name);
     assert!(path.is_file(), "{} is missing: run e2e/{module}/build.sh", path.display());

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 pub(crate) fn directory() -> PathBuf {
     let directory = match std::env::var_os("KUBEBUILDER_ASSETS").filter(|v| !v.is_empty()) {
         Some(assets) => PathBuf::from(assets),
-        None => built("testbed", "testbed/tools/go.sum"),
+        None => built("testbed", "testbed/tools"),
     };
     for program in ["kube-apiserver", "etcd", "kubectl"] {
         let path = directory.join(program);
@@ -20,11 +20,24 @@ pub(crate) fn directory() -> PathBuf {
     directory
 }
 
-/// What a `build.sh` has built: in the cache, below the first 16 hex digits of the SHA-256 of its `go.sum`.
-pub(crate) fn built(what: &str, sums: &str) -> PathBuf {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(sums);
-    let sums = std::fs::read(&path).unwrap_or_else(|e| panic!("cannot read {}: {e}", path.display()));
-    kept().join(what).join(key(&sums))
+/// What a `build.sh` has built of a Go module: in the cache, below the first 16 hex digits of the SHA-256 of its `go.sum` and of
+/// its own sources, `*.go` and `cmd/*/*.go`.
+pub(crate) fn built(what: &str, module: &str) -> PathBuf {
+    let module = Path::new(env!("CARGO_MANIFEST_DIR")).join(module);
+    let inside = |folder: &Path| {
+        let entries = std::fs::read_dir(folder).into_iter().flatten();
+        let mut paths: Vec<_> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
+        paths.sort();
+        paths
+    };
+    let commands = inside(&module.join("cmd"));
+    let sources = inside(&module).into_iter().chain(commands.iter().flat_map(|command| inside(command)));
+    let sources = sources.filter(|path| path.extension().is_some_and(|extension| extension == "go"));
+    let read = |path: PathBuf| {
+        std::fs::read(&path).unwrap_or_else(|e| panic!("cannot read {}: {e}", path.display()))
+    };
+    let all: Vec<_> = std::iter::once(module.join("go.sum")).chain(sources).map(read).collect();
+    kept().join(what).join(key(&all.concat()))
 }
 
 /// What `testbed/parts.sh PART` has fetched: in the cache, below the hash of the files of the part's folder.
