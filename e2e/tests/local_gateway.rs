@@ -337,6 +337,7 @@ async fn a_rule_has_time_limits_and_tries_again_as_it_says() {
         {"matches": [{"path": {"value": "/request"}}], "backendRefs": to("silent"), "timeouts": {"request": "200ms"}},
         {"matches": [{"path": {"value": "/attempt"}}], "backendRefs": to("silent"),
          "timeouts": {"request": "2s", "backendRequest": "200ms"}},
+        {"matches": [{"path": {"value": "/alone"}}], "backendRefs": to("silent"), "timeouts": {"backendRequest": "200ms"}},
         {"matches": [{"path": {"value": "/flaky"}}], "backendRefs": to("flaky"),
          "retry": {"codes": [503], "attempts": 5, "backoff": "10ms"}},
         {"matches": [{"path": {"value": "/failing"}}], "backendRefs": to("failing"),
@@ -349,7 +350,7 @@ async fn a_rule_has_time_limits_and_tries_again_as_it_says() {
         route("r", "a.example.com", rules),
     ];
     let (product, _origins) = with(objects).await;
-    for path in ["/request", "/attempt"] {
+    for path in ["/request", "/attempt", "/alone"] {
         assert_eq!(client::get(product.http(), "a.example.com", path).await.status, 504, "{path}");
     }
     let mut conn = RawConn::connect(product.http()).await.unwrap();

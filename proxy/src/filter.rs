@@ -225,6 +225,21 @@ mod tests {
     }
 
     #[test]
+    fn the_first_filter_that_answers_decides() {
+        let redirect = || {
+            let status = StatusCode::FOUND;
+            Filter::Redirect(Redirect { https: None, hostname: None, port: None, path: None, status })
+        };
+        let asked = Asked { https: false, authority: "a.x", target: "/", port: Some(80) };
+        let verdict = |filters: [Filter; 2]| {
+            let actions = Actions { filters: filters.into(), ..Default::default() };
+            answer(&Route { actions: Some(Arc::new(actions)), ..route("web") }, &asked)
+        };
+        assert_eq!(verdict([Filter::Fail, redirect()]), Some(Verdict::Reject(Rejection::Filter)));
+        assert!(matches!(verdict([redirect(), Filter::Fail]), Some(Verdict::Respond(_))));
+    }
+
+    #[test]
     fn framing_and_hops_are_no_filters_to_change() {
         for name in ["content-length", "transfer-encoding", "connection", "upgrade", "te", "keep-alive"] {
             assert!(!editable(&name.parse().unwrap()), "{name}");
