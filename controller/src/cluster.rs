@@ -19,7 +19,8 @@ pub(crate) use pool::Pool;
 
 use certificate::Certificates;
 use gateway::{
-    GatewayClassObject, GatewayObject, GrantObject, GrpcRouteObject, HttpRouteObject, NamespaceObject,
+    GatewayClassObject, GatewayObject, GrantObject, GrpcRouteObject, HttpRouteObject, ListenerSetObject,
+    NamespaceObject,
 };
 use ingress_core::Kind;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -246,6 +247,8 @@ pub struct Cluster {
     pub gateway_classes: HashMap<Key, Arc<GatewayClassObject>>,
     /// Every Gateway, of whatever class.
     pub gateways: HashMap<Key, Arc<GatewayObject>>,
+    /// Every ListenerSet, of whatever Gateway.
+    pub listener_sets: HashMap<Key, Arc<ListenerSetObject>>,
     /// Every HTTPRoute.
     pub http_routes: HashMap<Key, Arc<HttpRouteObject>>,
     /// Every GRPCRoute.
@@ -276,6 +279,8 @@ pub struct Dirty {
     pub issuance: bool,
     /// GatewayClasses, Gateways or ReferenceGrants came, changed or went.
     pub gateways: bool,
+    /// ListenerSets came, changed or went.
+    pub listener_sets: bool,
     /// HTTPRoutes and GRPCRoutes that came, changed or went.
     pub routes: BTreeSet<(Kind, Key)>,
     /// Namespaces that came, went or have other labels.

@@ -6,7 +6,9 @@
 
 use crate::cluster::Key;
 use crate::cluster::certificate::Certificate;
-use crate::cluster::gateway::{GatewayClassSpec, GatewaySpec, GrantSpec, GrpcRouteSpec, HttpRouteSpec, Wire};
+use crate::cluster::gateway::{
+    GatewayClassSpec, GatewaySpec, GrantSpec, GrpcRouteSpec, HttpRouteSpec, ListenerSetSpec, Wire,
+};
 use crate::metrics::Metrics;
 use crate::update::{Name, Object, Update, Watched};
 use futures::{FutureExt as _, Stream, StreamExt as _};
@@ -82,6 +84,7 @@ pub(crate) fn start(
     if gateway_api {
         begin.cluster::<Wire<GatewayClassSpec>>(config(), true);
         begin.namespaced::<Wire<GatewaySpec>>(config(), true);
+        begin.namespaced::<Wire<ListenerSetSpec>>(config(), true);
         begin.namespaced::<Wire<GrantSpec>>(config(), true);
         begin.namespaced::<Wire<HttpRouteSpec>>(config(), true);
         begin.namespaced::<Wire<GrpcRouteSpec>>(config(), true);

@@ -421,3 +421,71 @@ async fn further_ports_speak_what_their_listeners_say() {
     assert!(closed.is_empty(), "{}", String::from_utf8_lossy(&closed));
     assert_eq!(client::get(plain, "a.example.com", "/").await.status, 200);
 }
+
+#[tokio::test]
+async fn a_listener_set_serves_its_hosts_with_its_own_certificate() {
+    let ca = Ca::new();
+    let leaf = ca.leaf(&["set.example.com"], KeyKind::EcP256Sec1);
+    let [class, mut gateway] =
+        gateway(json!([{"name": "http", "port": 80, "protocol": "HTTP", "hostname": "gw.example.com"}]));
+    let mut open: Value = serde_json::from_str(&gateway).unwrap();
+    open["spec"]["allowedListeners"] = json!({"namespaces": {"from": "All"}});
+    gateway = open.to_string();
+    let set = |namespace: &str, name: &str, listeners: Value| {
+        let spec = json!({"parentRef": {"name": "gw", "namespace": NAMESPACE}, "listeners": listeners});
+        object_in(namespace, "ListenerSet", name, spec)
+    };
+    let child = |namespace: &str, name: &str, parents: Value| {
+        let rules = json!([{"matches": [{"path": {"value": format!("/{name}")}}], "backendRefs": to("one")}]);
+        object_in(namespace, "HTTPRoute", name, json!({"parentRefs": parents, "rules": rules}))
+    };
+    let of_set = json!({"kind": "ListenerSet", "group": GROUP, "name": "set"});
+    let one = Origin::echo().await.named("one");
+    let objects = [
+        class,
+        gateway,
+        service_in("team", "one", &[one.addr()]),
+        service("one", &[one.addr()]),
+        tls_secret_yaml("team", "tls", &leaf),
+        set(
+            "team",
+            "set",
+            json!([
+                {"name": "http", "port": 80, "protocol": "HTTP", "hostname": "set.example.com"},
+                {"name": "https", "port": 443, "protocol": "HTTPS", "hostname": "set.example.com",
+                 "tls": {"certificateRefs": [{"name": "tls"}]}},
+                {"name": "taken", "port": 80, "protocol": "HTTP", "hostname": "gw.example.com"},
+            ]),
+        ),
+        child("team", "set", json!([of_set])),
+        child(
+            "team",
+            "plain",
+            json!([{"kind": "ListenerSet", "group": GROUP, "name": "set", "sectionName": "http"}]),
+        ),
+        child(NAMESPACE, "gateway", json!([{"name": "gw"}])),
+    ];
+    let product = serve_with(objects, &[]).await;
+    for (host, path, status) in [
+        ("set.example.com", "/set", 200),
+        ("set.example.com", "/plain", 200),
+        ("set.example.com", "/gateway", 404),
+        ("gw.example.com", "/gateway", 200),
+        ("gw.example.com", "/set", 404),
+    ] {
+        assert_eq!(client::get(product.http(), host, path).await.status, status, "{host}{path}");
+    }
+    let tls = async |path: &str| {
+        client::tls_get(product.https(), "set.example.com", "set.example.com", path, Some(&ca.pem()))
+            .await
+            .status
+    };
+    assert_eq!((tls("/set").await, tls("/plain").await), (200, 404));
+    eventually(DEADLINE, async || {
+        let told = product.log_entries("mistake in an object");
+        let conflict =
+            |e: &Value| e["reason"] == "ListenerConflicted" && e["object"] == "listenerset/team/set";
+        told.iter().any(conflict).then_some(())
+    })
+    .await;
+}

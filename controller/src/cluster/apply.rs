@@ -204,6 +204,7 @@ impl Cluster {
         let changed = match object {
             GatewayApi::Class(o) => renew(&mut self.gateway_classes, o, &mut self.names, kind, dirty),
             GatewayApi::Gateway(o) => renew(&mut self.gateways, o, &mut self.names, kind, dirty),
+            GatewayApi::ListenerSet(o) => renew(&mut self.listener_sets, o, &mut self.names, kind, dirty),
             GatewayApi::HttpRoute(o) => renew(&mut self.http_routes, o, &mut self.names, kind, dirty),
             GatewayApi::GrpcRoute(o) => renew(&mut self.grpc_routes, o, &mut self.names, kind, dirty),
             GatewayApi::Grant(o) => renew(&mut self.grants, o, &mut self.names, kind, dirty),
@@ -218,6 +219,7 @@ impl Cluster {
         let known = match kind {
             Kind::GatewayClass => self.gateway_classes.remove(key).is_some(),
             Kind::Gateway => self.gateways.remove(key).is_some(),
+            Kind::ListenerSet => self.listener_sets.remove(key).is_some(),
             Kind::HttpRoute => self.http_routes.remove(key).is_some(),
             Kind::GrpcRoute => self.grpc_routes.remove(key).is_some(),
             Kind::ReferenceGrant => self.grants.remove(key).is_some(),
@@ -247,6 +249,7 @@ impl Cluster {
         match kind {
             Kind::GatewayClass => Box::new(self.gateway_classes.keys()),
             Kind::Gateway => Box::new(self.gateways.keys()),
+            Kind::ListenerSet => Box::new(self.listener_sets.keys()),
             Kind::HttpRoute => Box::new(self.http_routes.keys()),
             Kind::GrpcRoute => Box::new(self.grpc_routes.keys()),
             Kind::ReferenceGrant => Box::new(self.grants.keys()),
@@ -270,6 +273,7 @@ impl Dirty {
     fn gateway_api(&mut self, kind: Kind, key: Key) {
         match kind {
             Kind::HttpRoute | Kind::GrpcRoute => drop(self.routes.insert((kind, key))),
+            Kind::ListenerSet => self.listener_sets = true,
             _ => self.gateways = true,
         }
     }

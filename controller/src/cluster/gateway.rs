@@ -19,6 +19,7 @@ mod grant;
 mod grpc_route;
 mod http_route;
 mod listener;
+mod listener_set;
 mod namespace;
 mod route;
 
@@ -30,9 +31,10 @@ pub use http_route::{
     HttpTimeouts, MirrorFilter, NamedValue, PathModifier, RedirectFilter, RewriteFilter, TypedValue,
 };
 pub use listener::{
-    AddressSpec, AllowedRoutes, GatewaySpec, GatewayTls, Infrastructure, ListenerSpec, ListenerTls,
-    RouteKind, RouteNamespaces,
+    AddressSpec, AllowedListeners, AllowedRoutes, FromNamespaces, GatewaySpec, GatewayTls, Infrastructure,
+    ListenerSpec, ListenerTls, RouteKind,
 };
+pub use listener_set::ListenerSetSpec;
 pub use namespace::{NamespaceObject, Selector};
 pub use route::{BackendRef, ParentRef};
 
@@ -135,6 +137,8 @@ pub struct GatewayApiObject<S> {
 pub type GatewayClassObject = GatewayApiObject<GatewayClassSpec>;
 /// A Gateway.
 pub type GatewayObject = GatewayApiObject<GatewaySpec>;
+/// A ListenerSet.
+pub type ListenerSetObject = GatewayApiObject<ListenerSetSpec>;
 /// An HTTPRoute.
 pub type HttpRouteObject = GatewayApiObject<HttpRouteSpec>;
 /// A GRPCRoute.
@@ -175,6 +179,8 @@ pub enum GatewayApi {
     Class(GatewayClassObject),
     /// A Gateway.
     Gateway(GatewayObject),
+    /// A ListenerSet.
+    ListenerSet(ListenerSetObject),
     /// An HTTPRoute.
     HttpRoute(HttpRouteObject),
     /// A GRPCRoute.
@@ -185,14 +191,21 @@ pub enum GatewayApi {
 
 impl GatewayApi {
     /// The kinds, in the order in which they are read.
-    pub const KINDS: [Kind; 5] =
-        [Kind::GatewayClass, Kind::Gateway, Kind::ReferenceGrant, Kind::HttpRoute, Kind::GrpcRoute];
+    pub const KINDS: [Kind; 6] = [
+        Kind::GatewayClass,
+        Kind::Gateway,
+        Kind::ListenerSet,
+        Kind::ReferenceGrant,
+        Kind::HttpRoute,
+        Kind::GrpcRoute,
+    ];
 
     /// Its kind.
     pub fn kind(&self) -> Kind {
         match self {
             GatewayApi::Class(_) => Kind::GatewayClass,
             GatewayApi::Gateway(_) => Kind::Gateway,
+            GatewayApi::ListenerSet(_) => Kind::ListenerSet,
             GatewayApi::HttpRoute(_) => Kind::HttpRoute,
             GatewayApi::GrpcRoute(_) => Kind::GrpcRoute,
             GatewayApi::Grant(_) => Kind::ReferenceGrant,
@@ -204,6 +217,7 @@ impl GatewayApi {
         match self {
             GatewayApi::Class(o) => &o.meta,
             GatewayApi::Gateway(o) => &o.meta,
+            GatewayApi::ListenerSet(o) => &o.meta,
             GatewayApi::HttpRoute(o) => &o.meta,
             GatewayApi::GrpcRoute(o) => &o.meta,
             GatewayApi::Grant(o) => &o.meta,
@@ -246,6 +260,7 @@ macro_rules! kinds {
 kinds! {
     GatewayClassSpec: "GatewayClass", "gatewayclasses", ClusterResourceScope, GatewayClass, Class;
     GatewaySpec: "Gateway", "gateways", NamespaceResourceScope, Gateway, Gateway;
+    ListenerSetSpec: "ListenerSet", "listenersets", NamespaceResourceScope, ListenerSet, ListenerSet;
     HttpRouteSpec: "HTTPRoute", "httproutes", NamespaceResourceScope, HttpRoute, HttpRoute;
     GrpcRouteSpec: "GRPCRoute", "grpcroutes", NamespaceResourceScope, GrpcRoute, GrpcRoute;
     GrantSpec: "ReferenceGrant", "referencegrants", NamespaceResourceScope, ReferenceGrant, Grant;

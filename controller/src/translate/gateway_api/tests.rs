@@ -398,7 +398,8 @@ fn listeners_that_are_not_supported_say_why_and_others_go_on() {
         ("port: 8080, protocol: HTTP", "Accepted", "PortUnavailable"),
         ("port: 443, protocol: HTTP", "Accepted", "PortUnavailable"),
         ("port: 80, protocol: HTTPS", "Accepted", "PortUnavailable"),
-        ("port: 80, protocol: TCP", "Accepted", "UnsupportedProtocol"),
+        ("port: 81, protocol: TCP", "Accepted", "UnsupportedProtocol"),
+        ("port: 80, protocol: TCP", "Accepted", "ProtocolConflict"),
         ("port: 443, protocol: HTTPS, tls: {mode: Passthrough}", "Accepted", "UnsupportedValue"),
         ("port: 443, protocol: HTTPS", "ResolvedRefs", "InvalidCertificateRef"),
         (
@@ -595,3 +596,5 @@ spec:
     let route = bench.found(80, "g.example.com", "/pkg.Svc/Get").unwrap();
     assert_eq!(route.backend.protocol, ingress_core::BackendProtocol::Grpc);
 }
+
+mod listener_sets;
