@@ -11,7 +11,9 @@ use serde_json::{Map, Value, json};
 
 /// Features of the Gateway API that a GatewayClass says we have, in the order of the alphabet: those whose conformance
 /// tests pass with the flags' defaults. What is left out, and why, is in `docs/gateway.md`.
-pub const FEATURES: [&str; 28] = [
+pub const FEATURES: [&str; 31] = [
+    "GRPCRoute",
+    "GRPCRouteNamedRouteRule",
     "Gateway",
     "GatewayAddressEmpty",
     "GatewayHTTPListenerIsolation",
@@ -20,6 +22,7 @@ pub const FEATURES: [&str; 28] = [
     "HTTPRoute303RedirectStatusCode",
     "HTTPRoute307RedirectStatusCode",
     "HTTPRoute308RedirectStatusCode",
+    "HTTPRouteBackendProtocolH2C",
     "HTTPRouteBackendProtocolWebSocket",
     "HTTPRouteBackendRequestHeaderModification",
     "HTTPRouteBackendTimeout",

@@ -6,8 +6,9 @@ use std::collections::BTreeMap;
 use std::net::TcpListener;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use common::{Ingress, NAMESPACE, serve_with, service, service_in};
-use ingress_e2e::client::{self, RawConn, Response};
+use common::{Ingress, NAMESPACE, serve_with, service, service_in, service_object, slice};
+use ingress_e2e::client::{self, H2Conn, RawConn, Response};
+use ingress_e2e::h2_origin::{H2Origin, answer};
 use ingress_e2e::origin::{Origin, Reply};
 use ingress_e2e::pki::{Ca, KeyKind, tls_secret_yaml};
 use ingress_e2e::product::Product;
@@ -488,4 +489,151 @@ async fn a_listener_set_serves_its_hosts_with_its_own_certificate() {
         told.iter().any(conflict).then_some(())
     })
     .await;
+}
+
+/// A server of gRPC that answers every call with its name.
+async fn grpc_origin(name: &'static str) -> H2Origin {
+    H2Origin::start(move |_, respond| async move {
+        let fields = [("content-type", "application/grpc"), ("grpc-status", "0"), ("x-origin", name)];
+        answer(respond, 200, &fields, "");
+    })
+    .await
+}
+
+/// A call on a plain connection: who answered it, or else the status.
+async fn call(conn: &H2Conn, host: &str, path: &str, fields: &[(&str, &str)]) -> Result<String, String> {
+    let fields = [&[("content-type", "application/grpc"), ("te", "trailers")], fields].concat();
+    let answer = conn.request("POST", host, path, &fields, b"").await.unwrap();
+    let field = |name| answer.header(name).unwrap_or_default().to_owned();
+    assert_eq!((answer.status, &*field("content-type")), (200, "application/grpc"), "{host}{path}");
+    if field("grpc-status") == "0" { Ok(field("x-origin")) } else { Err(field("grpc-status")) }
+}
+
+#[tokio::test]
+async fn grpc_calls_without_tls_go_by_listener_method_header_and_weight() {
+    let origins = [grpc_origin("one").await, grpc_origin("two").await, grpc_origin("three").await];
+    let names = ["one", "two", "three"];
+    let port = json!([{"name": "grpc", "port": 80, "appProtocol": "kubernetes.io/h2c"}]);
+    let services = names.iter().zip(&origins).flat_map(|(name, origin)| {
+        let object = service_object(NAMESPACE, name, port.clone());
+        [object, slice(NAMESPACE, name, 0, &[("grpc", origin.addr())])]
+    });
+    let listeners = json!([
+        {"name": "any", "port": 80, "protocol": "HTTP"},
+        {"name": "bar", "port": 80, "protocol": "HTTP", "hostname": "bar.com"},
+        {"name": "foo-bar", "port": 80, "protocol": "HTTP", "hostname": "foo.bar.com"},
+        {"name": "all-bar", "port": 80, "protocol": "HTTP", "hostname": "*.bar.com"},
+        {"name": "all-foo", "port": 80, "protocol": "HTTP", "hostname": "*.foo.com"},
+    ]);
+    let grpc = |name: &str, parents: &[&str], hosts: &[&str], rules: Value| {
+        let parents: Vec<_> = parents.iter().map(|p| json!({"name": "gw", "sectionName": p})).collect();
+        object("GRPCRoute", name, json!({"parentRefs": parents, "hostnames": hosts, "rules": rules}))
+    };
+    let method = |service: &str, method: &str| json!([{"method": {"service": service, "method": method}}]);
+    let header = |pairs: &[(&str, &str)]| {
+        let headers: Vec<_> =
+            pairs.iter().map(|(name, value)| json!({"name": name, "value": value})).collect();
+        json!({"headers": headers})
+    };
+    let weights = json!([
+        {"name": "one", "port": 80, "weight": 70},
+        {"name": "two", "port": 80, "weight": 30},
+        {"name": "three", "port": 80, "weight": 0},
+    ]);
+    let objects = [
+        grpc("bar", &["bar"], &[], json!([{"backendRefs": to("one")}])),
+        grpc("foo-bar", &["foo-bar"], &[], json!([{"backendRefs": to("two")}])),
+        grpc("all", &["all-bar", "all-foo"], &[], json!([{"backendRefs": to("three")}])),
+        grpc("weights", &["any"], &["weights.example.com"], json!([{"backendRefs": weights}])),
+        grpc(
+            "methods",
+            &["any"],
+            &["methods.example.com"],
+            json!([
+                {"name": "named", "matches": method("echo.Echo", "Echo"), "backendRefs": to("one")},
+                {"matches": method("echo.Echo", "EchoTwo"), "backendRefs": to("two")},
+                {"matches": [{"method": {"type": "RegularExpression", "service": "shop\\..+", "method": "Get.*"}}],
+                 "backendRefs": to("three")},
+            ]),
+        ),
+        grpc(
+            "headers",
+            &["any"],
+            &["headers.example.com"],
+            json!([
+                {"matches": [header(&[("version", "one")])], "backendRefs": to("one")},
+                {"matches": [header(&[("version", "two")])], "backendRefs": to("two")},
+                {"matches": [header(&[("version", "two"), ("color", "orange")])], "backendRefs": to("three")},
+                {"matches": [header(&[("color", "blue")]), header(&[("color", "green")])], "backendRefs": to("one")},
+            ]),
+        ),
+    ];
+    let documents = services.chain(gateway(listeners)).chain(objects);
+    let product = serve_with(documents, &["--enable-gateway-api=auto"]).await;
+    let conn = H2Conn::connect(product.http()).await.unwrap();
+    let unimplemented = || Err("12".to_owned());
+    for (host, origin) in [
+        ("bar.com", Some("one")),
+        ("foo.bar.com", Some("two")),
+        ("baz.bar.com", Some("three")),
+        ("many.labels.bar.com", Some("three")),
+        ("many.labels.foo.com:8080", Some("three")),
+        ("foo.com", None),
+        ("no.matching.host", None),
+    ] {
+        let want = origin.map_or_else(unimplemented, |name| Ok(name.to_owned()));
+        assert_eq!(call(&conn, host, "/echo.Echo/Echo", &[]).await, want, "{host}");
+    }
+    for (path, origin) in [
+        ("/echo.Echo/Echo", Some("one")),
+        ("/echo.Echo/EchoTwo", Some("two")),
+        ("/echo.Echo/EchoThree", None),
+        ("/shop.Cart/GetAll", Some("three")),
+        ("/shop.Cart/PutAll", None),
+    ] {
+        let want = origin.map_or_else(unimplemented, |name| Ok(name.to_owned()));
+        assert_eq!(call(&conn, "methods.example.com", path, &[]).await, want, "{path}");
+    }
+    for (fields, origin) in [
+        (&[("version", "one")][..], Some("one")),
+        (&[("version", "two")], Some("two")),
+        (&[("version", "two"), ("color", "orange")], Some("three")),
+        (&[("version", "two"), ("color", "blue")], Some("two")),
+        (&[("color", "green")], Some("one")),
+        (&[("color", "orange")], None),
+        (&[], None),
+    ] {
+        let want = origin.map_or_else(unimplemented, |name| Ok(name.to_owned()));
+        let got = call(&conn, "headers.example.com", "/echo.Echo/Echo", fields).await;
+        assert_eq!(got, want, "{fields:?}");
+    }
+    let mut counts = BTreeMap::<String, u32>::new();
+    for _ in 0..400 {
+        *counts.entry(call(&conn, "weights.example.com", "/a.B/C", &[]).await.unwrap()).or_default() += 1;
+    }
+    // 280 and 120 are expected; 50 away from them is more than five deviations.
+    assert!(counts.keys().eq(["one", "two"]) && counts["one"].abs_diff(280) < 50, "{counts:?}");
+    assert!(origins.iter().all(|origin| origin.accepts() > 0));
+}
+
+#[tokio::test]
+async fn http2_without_tls_reaches_a_backend_that_speaks_it() {
+    let origin = H2Origin::start(async |request, respond| {
+        let version = format!("{:?}", request.version());
+        answer(respond, 200, &[("x-version", &version)], "");
+    })
+    .await;
+    let port = json!([{"name": "h2", "port": 8081, "appProtocol": "kubernetes.io/h2c"}]);
+    let rules = json!([{"backendRefs": [{"name": "web", "port": 8081}]}]);
+    let documents = gateway(http()).into_iter().chain([
+        service_object(NAMESPACE, "web", port),
+        slice(NAMESPACE, "web", 0, &[("h2", origin.addr())]),
+        object("HTTPRoute", "r", json!({"parentRefs": [{"name": "gw"}], "rules": rules})),
+    ]);
+    let product = serve_with(documents, &["--enable-gateway-api=auto"]).await;
+    let conn = H2Conn::connect(product.http()).await.unwrap();
+    let authority = product.http().to_string();
+    let answer = conn.get(&authority, "/").await.unwrap();
+    assert_eq!((answer.status, answer.header("x-version")), (200, Some("HTTP/2.0")));
+    assert_eq!(origin.last_headers()["x-forwarded-proto"], "http");
 }

@@ -25,6 +25,7 @@ mod output;
 mod passthrough;
 mod places;
 mod policy;
+mod preface;
 mod proxy_protocol;
 pub mod resolve;
 mod respond;
