@@ -7,23 +7,19 @@
 mod attach;
 mod auth;
 mod backend;
-mod backend_ref;
+mod backend_tls;
 mod class;
 mod filter;
 mod gateway;
 mod gateway_api;
 mod grant;
-mod grpc_route;
 mod host;
-mod http_route;
 mod index;
 mod ingress;
 mod keys;
-mod listener_set;
 mod listeners;
 mod path;
 mod route;
-mod rules;
 mod secret;
 mod tls;
 

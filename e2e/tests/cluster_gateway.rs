@@ -34,7 +34,8 @@ fn definitions() -> String {
     let output = output.expect("`go` runs: the Gateway API's kinds come with its Go module");
     let found: Value = serde_json::from_slice(&output.stdout).expect("go tells where the module is");
     let dir = found["Dir"].as_str().unwrap_or_else(|| panic!("{found}"));
-    let kinds = ["gatewayclasses", "gateways", "listenersets", "httproutes", "grpcroutes", "referencegrants"];
+    let kinds =
+        ["gatewayclasses", "gateways", "httproutes", "grpcroutes", "referencegrants", "backendtlspolicies"];
     let files = kinds.map(|kind| {
         let file = format!("{dir}/config/crd/standard/gateway.networking.k8s.io_{kind}.yaml");
         std::fs::read_to_string(&file).unwrap_or_else(|e| panic!("{file}: {e}"))
@@ -246,70 +247,4 @@ async fn another_pod_writes_when_the_one_that_did_is_gone() {
         .await;
     eventually(SOON, async || (second.metric_value("tak_ingress_leader").await == Some(1.0)).then_some(()))
         .await;
-}
-
-#[tokio::test]
-async fn a_listener_set_is_let_in_served_and_told() {
-    let cluster = Cluster::start().await;
-    let dns = DnsServer::start().await;
-    let web = web(&dns, "shop").await;
-    cluster.apply(&definitions()).await;
-    let http = |host: &str| json!([{"name": "l", "port": 80, "protocol": "HTTP", "hostname": host}]);
-    let gateway = |allowed: Value| {
-        json!({
-            "apiVersion": format!("{GROUP}/v1"), "kind": "Gateway", "metadata": {"namespace": "infra", "name": "gw"},
-            "spec": {"gatewayClassName": "tak-os", "listeners": http("gw.example.com"), "allowedListeners": allowed},
-        })
-        .to_string()
-    };
-    let set = json!({
-        "apiVersion": format!("{GROUP}/v1"), "kind": "ListenerSet", "metadata": {"namespace": "shop", "name": "set"},
-        "spec": {"parentRef": {"name": "gw", "namespace": "infra"}, "listeners": http("set.example.com")},
-    });
-    let mut child: Value =
-        serde_json::from_str(&route("shop", "r", "set.example.com", "/", web.port())).unwrap();
-    child["spec"]["parentRefs"] = json!([{"group": GROUP, "kind": "ListenerSet", "name": "set"}]);
-    let objects = [
-        namespace("shop"),
-        namespace("infra"),
-        service("shop", "web", &[("http", web.port())]),
-        class(),
-        gateway(json!({"namespaces": {"from": "None"}})),
-        set.to_string(),
-        child.to_string(),
-    ];
-    cluster.apply(&join(objects)).await;
-    let product = pod(&cluster, &dns, "gw-sets").await;
-    let gateways = api(&cluster, "infra", "Gateway", "gateways").await;
-    let sets = api(&cluster, "shop", "ListenerSet", "listenersets").await;
-    let routes = api(&cluster, "shop", "HTTPRoute", "httproutes").await;
-    shows(&sets, "set", FOUND, |s| {
-        is(condition(s, "Accepted"), "False", "NotAllowed")
-            && is(condition(s, "Programmed"), "False", "NotAllowed")
-    })
-    .await;
-    becomes_within(SOON, &product, "set.example.com", "/", 404).await;
-
-    let selector =
-        json!({"from": "Selector", "selector": {"matchLabels": {"kubernetes.io/metadata.name": "shop"}}});
-    cluster.apply(&gateway(json!({"namespaces": selector}))).await;
-    reaches_within(FOUND, &product, "set.example.com", "/", "web").await;
-    let status = shows(&sets, "set", SOON, |s| {
-        is(condition(s, "Programmed"), "True", "Programmed") && s["listeners"][0]["attachedRoutes"] == 1
-    })
-    .await;
-    assert!(is(condition(&status["listeners"][0], "ResolvedRefs"), "True", "ResolvedRefs"), "{status:#}");
-    shows(&gateways, "gw", SOON, |s| {
-        s["attachedListenerSets"] == 1 && s["listeners"][0]["attachedRoutes"] == 0
-    })
-    .await;
-    let status =
-        shows(&routes, "r", SOON, |s| is(condition(&s["parents"][0], "Accepted"), "True", "Accepted")).await;
-    assert_eq!(status["parents"][0]["parentRef"]["kind"], "ListenerSet");
-
-    // nothing changes: nothing is written
-    sleep(Duration::from_secs(2)).await;
-    let before = writes(&cluster, &["gw-sets"]);
-    sleep(Duration::from_secs(5)).await;
-    assert_eq!(writes(&cluster, &["gw-sets"]), before);
 }

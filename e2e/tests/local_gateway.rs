@@ -6,9 +6,8 @@ use std::collections::BTreeMap;
 use std::net::TcpListener;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use common::{Ingress, NAMESPACE, serve_with, service, service_in, service_object, slice};
-use ingress_e2e::client::{self, H2Conn, RawConn, Response};
-use ingress_e2e::h2_origin::{H2Origin, answer};
+use common::{Ingress, NAMESPACE, serve_with, service, service_in};
+use ingress_e2e::client::{self, RawConn, Response};
 use ingress_e2e::origin::{Origin, Reply};
 use ingress_e2e::pki::{Ca, KeyKind, tls_secret_yaml};
 use ingress_e2e::product::Product;
@@ -423,217 +422,109 @@ async fn further_ports_speak_what_their_listeners_say() {
     assert_eq!(client::get(plain, "a.example.com", "/").await.status, 200);
 }
 
+fn config_map(name: &str, ca: &str) -> String {
+    let metadata = json!({"namespace": NAMESPACE, "name": name});
+    json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"ca.crt": ca}}).to_string()
+}
+
+/// A BackendTLSPolicy for the Service of its name.
+fn policy(service: &str, validation: &Value) -> String {
+    let targets = json!([{"group": "", "kind": "Service", "name": service}]);
+    object("BackendTLSPolicy", service, json!({"targetRefs": targets, "validation": validation}))
+}
+
 #[tokio::test]
-async fn a_listener_set_serves_its_hosts_with_its_own_certificate() {
-    let ca = Ca::new();
-    let leaf = ca.leaf(&["set.example.com"], KeyKind::EcP256Sec1);
-    let [class, mut gateway] =
-        gateway(json!([{"name": "http", "port": 80, "protocol": "HTTP", "hostname": "gw.example.com"}]));
-    let mut open: Value = serde_json::from_str(&gateway).unwrap();
-    open["spec"]["allowedListeners"] = json!({"namespaces": {"from": "All"}});
-    gateway = open.to_string();
-    let set = |namespace: &str, name: &str, listeners: Value| {
-        let spec = json!({"parentRef": {"name": "gw", "namespace": NAMESPACE}, "listeners": listeners});
-        object_in(namespace, "ListenerSet", name, spec)
+async fn a_backend_must_prove_to_be_whom_its_policy_names() {
+    let (ca, other) = (Ca::new(), Ca::new());
+    let leaf = ca.leaf(&["in.example.com", "spiffe://in.example.com/web"], KeyKind::EcP256Sec1);
+    let backend = Origin::echo_tls(&leaf.cert_pem, &leaf.key_pem).await.named("tls");
+    let of = |map: &str, hostname: &str, names: Value| {
+        let refs = json!([{"group": "", "kind": "ConfigMap", "name": map}]);
+        json!({"caCertificateRefs": refs, "hostname": hostname, "subjectAltNames": names})
     };
-    let child = |namespace: &str, name: &str, parents: Value| {
-        let rules = json!([{"matches": [{"path": {"value": format!("/{name}")}}], "backendRefs": to("one")}]);
-        object_in(namespace, "HTTPRoute", name, json!({"parentRefs": parents, "rules": rules}))
-    };
-    let of_set = json!({"kind": "ListenerSet", "group": GROUP, "name": "set"});
-    let one = Origin::echo().await.named("one");
-    let objects = [
-        class,
-        gateway,
-        service_in("team", "one", &[one.addr()]),
-        service("one", &[one.addr()]),
-        tls_secret_yaml("team", "tls", &leaf),
-        set(
-            "team",
-            "set",
-            json!([
-                {"name": "http", "port": 80, "protocol": "HTTP", "hostname": "set.example.com"},
-                {"name": "https", "port": 443, "protocol": "HTTPS", "hostname": "set.example.com",
-                 "tls": {"certificateRefs": [{"name": "tls"}]}},
-                {"name": "taken", "port": 80, "protocol": "HTTP", "hostname": "gw.example.com"},
-            ]),
-        ),
-        child("team", "set", json!([of_set])),
-        child(
-            "team",
-            "plain",
-            json!([{"kind": "ListenerSet", "group": GROUP, "name": "set", "sectionName": "http"}]),
-        ),
-        child(NAMESPACE, "gateway", json!([{"name": "gw"}])),
+    let dns = |name: &str| json!({"type": "Hostname", "hostname": name});
+    let uri = |name: &str| json!({"type": "URI", "uri": name});
+    let cases = [
+        ("right", of("ca", "in.example.com", json!([])), 200),
+        ("wrong-ca", of("other", "in.example.com", json!([])), 502),
+        ("wrong-name", of("ca", "out.example.com", json!([])), 502),
+        ("san-dns", of("ca", "out.example.com", json!([dns("in.example.com")])), 200),
+        ("san-uri", of("ca", "out.example.com", json!([uri("spiffe://in.example.com/web")])), 200),
+        ("san-one", of("ca", "in.example.com", json!([uri("spiffe://else/x"), dns("in.example.com")])), 200),
+        ("san-wrong", of("ca", "in.example.com", json!([uri("spiffe://else/x"), dns("x.example.com")])), 502),
+        ("system", json!({"wellKnownCACertificates": "System", "hostname": "in.example.com"}), 502),
+        ("no-ca", of("none", "in.example.com", json!([])), 500),
+        ("damaged", of("damaged", "in.example.com", json!([])), 500),
     ];
-    let product = serve_with(objects, &[]).await;
-    for (host, path, status) in [
-        ("set.example.com", "/set", 200),
-        ("set.example.com", "/plain", 200),
-        ("set.example.com", "/gateway", 404),
-        ("gw.example.com", "/gateway", 200),
-        ("gw.example.com", "/set", 404),
-    ] {
-        assert_eq!(client::get(product.http(), host, path).await.status, status, "{host}{path}");
-    }
-    let tls = async |path: &str| {
-        client::tls_get(product.https(), "set.example.com", "set.example.com", path, Some(&ca.pem()))
-            .await
-            .status
+    let rule =
+        |name: &str| json!({"matches": [{"path": {"value": format!("/{name}")}}], "backendRefs": to(name)});
+    let rules: Vec<_> = cases.iter().map(|(name, ..)| rule(name)).collect();
+    let services = cases.iter().map(|(name, ..)| service(name, &[backend.addr()]));
+    let policies = cases.iter().map(|(name, validation, _)| policy(name, validation));
+    let maps = [config_map("other", &other.pem()), config_map("damaged", "nothing")];
+    let objects = services.chain(policies).chain(maps).chain([route("r", "a.example.com", rules.into())]);
+    let (product, _origins) = with(objects).await;
+    let get = async |name: &str| client::get(product.http(), "a.example.com", &format!("/{name}")).await;
+    let becomes = async |name: &str, status: u16| {
+        eventually(DEADLINE, async || (get(name).await.status == status).then_some(())).await;
     };
-    assert_eq!((tls("/set").await, tls("/plain").await), (200, 404));
+    // the authority is not there yet
+    assert_eq!((get("right").await.status, backend.accepts()), (500, 0));
+    product.write_manifest("ca.yaml", &config_map("ca", &ca.pem()));
+    becomes("right", 200).await;
+    for (name, _, status) in &cases {
+        let before = backend.requests();
+        let answer = get(name).await;
+        assert_eq!(answer.status, *status, "{name}");
+        assert_eq!(backend.requests() - before, usize::from(*status == 200), "{name}");
+        if *status == 200 {
+            assert_eq!(answer.origin(), "tls", "{name}");
+        }
+    }
+    // another authority, while a connection is kept that the old one vouched for
+    product.write_manifest("ca.yaml", &config_map("ca", &other.pem()));
+    becomes("right", 502).await;
+    product.write_manifest("ca.yaml", &config_map("ca", &(other.pem() + &ca.pem())));
+    becomes("right", 200).await;
+    product.remove_manifest("ca.yaml");
+    becomes("right", 500).await;
     eventually(DEADLINE, async || {
         let told = product.log_entries("mistake in an object");
-        let conflict =
-            |e: &Value| e["reason"] == "ListenerConflicted" && e["object"] == "listenerset/team/set";
-        told.iter().any(conflict).then_some(())
+        let taken = |e: &Value| e["id"] == "TAK-7009" && e["object"] == "backendtlspolicy/shop/damaged";
+        told.iter().any(taken).then_some(())
     })
     .await;
 }
 
-/// A server of gRPC that answers every call with its name.
-async fn grpc_origin(name: &'static str) -> H2Origin {
-    H2Origin::start(move |_, respond| async move {
-        let fields = [("content-type", "application/grpc"), ("grpc-status", "0"), ("x-origin", name)];
-        answer(respond, 200, &fields, "");
-    })
-    .await
-}
-
-/// A call on a plain connection: who answered it, or else the status.
-async fn call(conn: &H2Conn, host: &str, path: &str, fields: &[(&str, &str)]) -> Result<String, String> {
-    let fields = [&[("content-type", "application/grpc"), ("te", "trailers")], fields].concat();
-    let answer = conn.request("POST", host, path, &fields, b"").await.unwrap();
-    let field = |name| answer.header(name).unwrap_or_default().to_owned();
-    assert_eq!((answer.status, &*field("content-type")), (200, "application/grpc"), "{host}{path}");
-    if field("grpc-status") == "0" { Ok(field("x-origin")) } else { Err(field("grpc-status")) }
-}
-
 #[tokio::test]
-async fn grpc_calls_without_tls_go_by_listener_method_header_and_weight() {
-    let origins = [grpc_origin("one").await, grpc_origin("two").await, grpc_origin("three").await];
-    let names = ["one", "two", "three"];
-    let port = json!([{"name": "grpc", "port": 80, "appProtocol": "kubernetes.io/h2c"}]);
-    let services = names.iter().zip(&origins).flat_map(|(name, origin)| {
-        let object = service_object(NAMESPACE, name, port.clone());
-        [object, slice(NAMESPACE, name, 0, &[("grpc", origin.addr())])]
-    });
-    let listeners = json!([
-        {"name": "any", "port": 80, "protocol": "HTTP"},
-        {"name": "bar", "port": 80, "protocol": "HTTP", "hostname": "bar.com"},
-        {"name": "foo-bar", "port": 80, "protocol": "HTTP", "hostname": "foo.bar.com"},
-        {"name": "all-bar", "port": 80, "protocol": "HTTP", "hostname": "*.bar.com"},
-        {"name": "all-foo", "port": 80, "protocol": "HTTP", "hostname": "*.foo.com"},
-    ]);
-    let grpc = |name: &str, parents: &[&str], hosts: &[&str], rules: Value| {
-        let parents: Vec<_> = parents.iter().map(|p| json!({"name": "gw", "sectionName": p})).collect();
-        object("GRPCRoute", name, json!({"parentRefs": parents, "hostnames": hosts, "rules": rules}))
+async fn a_copy_goes_to_nobody_else_than_its_policy_names() {
+    let ca = Ca::new();
+    let leaf = ca.leaf(&["in.example.com"], KeyKind::EcP256Sec1);
+    let [right, wrong] = [(); 2].map(|()| Origin::echo_tls(&leaf.cert_pem, &leaf.key_pem));
+    let (right, wrong) = (right.await, wrong.await);
+    let of = |name: &str| {
+        json!({"caCertificateRefs": [{"group": "", "kind": "ConfigMap", "name": "ca"}], "hostname": "in.example.com",
+               "subjectAltNames": [{"type": "Hostname", "hostname": name}]})
     };
-    let method = |service: &str, method: &str| json!([{"method": {"service": service, "method": method}}]);
-    let header = |pairs: &[(&str, &str)]| {
-        let headers: Vec<_> =
-            pairs.iter().map(|(name, value)| json!({"name": name, "value": value})).collect();
-        json!({"headers": headers})
+    let rule = |service: &str| {
+        let mirror =
+            json!({"type": "RequestMirror", "requestMirror": {"backendRef": {"name": service, "port": 80}}});
+        json!({"matches": [{"path": {"value": format!("/{service}")}}], "backendRefs": to("one"), "filters": [mirror]})
     };
-    let weights = json!([
-        {"name": "one", "port": 80, "weight": 70},
-        {"name": "two", "port": 80, "weight": 30},
-        {"name": "three", "port": 80, "weight": 0},
-    ]);
     let objects = [
-        grpc("bar", &["bar"], &[], json!([{"backendRefs": to("one")}])),
-        grpc("foo-bar", &["foo-bar"], &[], json!([{"backendRefs": to("two")}])),
-        grpc("all", &["all-bar", "all-foo"], &[], json!([{"backendRefs": to("three")}])),
-        grpc("weights", &["any"], &["weights.example.com"], json!([{"backendRefs": weights}])),
-        grpc(
-            "methods",
-            &["any"],
-            &["methods.example.com"],
-            json!([
-                {"name": "named", "matches": method("echo.Echo", "Echo"), "backendRefs": to("one")},
-                {"matches": method("echo.Echo", "EchoTwo"), "backendRefs": to("two")},
-                {"matches": [{"method": {"type": "RegularExpression", "service": "shop\\..+", "method": "Get.*"}}],
-                 "backendRefs": to("three")},
-            ]),
-        ),
-        grpc(
-            "headers",
-            &["any"],
-            &["headers.example.com"],
-            json!([
-                {"matches": [header(&[("version", "one")])], "backendRefs": to("one")},
-                {"matches": [header(&[("version", "two")])], "backendRefs": to("two")},
-                {"matches": [header(&[("version", "two"), ("color", "orange")])], "backendRefs": to("three")},
-                {"matches": [header(&[("color", "blue")]), header(&[("color", "green")])], "backendRefs": to("one")},
-            ]),
-        ),
+        service("right", &[right.addr()]),
+        service("wrong", &[wrong.addr()]),
+        policy("right", &of("in.example.com")),
+        policy("wrong", &of("out.example.com")),
+        config_map("ca", &ca.pem()),
+        route("r", "a.example.com", json!([rule("right"), rule("wrong")])),
     ];
-    let documents = services.chain(gateway(listeners)).chain(objects);
-    let product = serve_with(documents, &["--enable-gateway-api=auto"]).await;
-    let conn = H2Conn::connect(product.http()).await.unwrap();
-    let unimplemented = || Err("12".to_owned());
-    for (host, origin) in [
-        ("bar.com", Some("one")),
-        ("foo.bar.com", Some("two")),
-        ("baz.bar.com", Some("three")),
-        ("many.labels.bar.com", Some("three")),
-        ("many.labels.foo.com:8080", Some("three")),
-        ("foo.com", None),
-        ("no.matching.host", None),
-    ] {
-        let want = origin.map_or_else(unimplemented, |name| Ok(name.to_owned()));
-        assert_eq!(call(&conn, host, "/echo.Echo/Echo", &[]).await, want, "{host}");
+    let (product, _origins) = with(objects).await;
+    for service in ["right", "wrong"] {
+        assert_eq!(client::get(product.http(), "a.example.com", &format!("/{service}")).await.status, 200);
     }
-    for (path, origin) in [
-        ("/echo.Echo/Echo", Some("one")),
-        ("/echo.Echo/EchoTwo", Some("two")),
-        ("/echo.Echo/EchoThree", None),
-        ("/shop.Cart/GetAll", Some("three")),
-        ("/shop.Cart/PutAll", None),
-    ] {
-        let want = origin.map_or_else(unimplemented, |name| Ok(name.to_owned()));
-        assert_eq!(call(&conn, "methods.example.com", path, &[]).await, want, "{path}");
-    }
-    for (fields, origin) in [
-        (&[("version", "one")][..], Some("one")),
-        (&[("version", "two")], Some("two")),
-        (&[("version", "two"), ("color", "orange")], Some("three")),
-        (&[("version", "two"), ("color", "blue")], Some("two")),
-        (&[("color", "green")], Some("one")),
-        (&[("color", "orange")], None),
-        (&[], None),
-    ] {
-        let want = origin.map_or_else(unimplemented, |name| Ok(name.to_owned()));
-        let got = call(&conn, "headers.example.com", "/echo.Echo/Echo", fields).await;
-        assert_eq!(got, want, "{fields:?}");
-    }
-    let mut counts = BTreeMap::<String, u32>::new();
-    for _ in 0..400 {
-        *counts.entry(call(&conn, "weights.example.com", "/a.B/C", &[]).await.unwrap()).or_default() += 1;
-    }
-    // 280 and 120 are expected; 50 away from them is more than five deviations.
-    assert!(counts.keys().eq(["one", "two"]) && counts["one"].abs_diff(280) < 50, "{counts:?}");
-    assert!(origins.iter().all(|origin| origin.accepts() > 0));
-}
-
-#[tokio::test]
-async fn http2_without_tls_reaches_a_backend_that_speaks_it() {
-    let origin = H2Origin::start(async |request, respond| {
-        let version = format!("{:?}", request.version());
-        answer(respond, 200, &[("x-version", &version)], "");
-    })
-    .await;
-    let port = json!([{"name": "h2", "port": 8081, "appProtocol": "kubernetes.io/h2c"}]);
-    let rules = json!([{"backendRefs": [{"name": "web", "port": 8081}]}]);
-    let documents = gateway(http()).into_iter().chain([
-        service_object(NAMESPACE, "web", port),
-        slice(NAMESPACE, "web", 0, &[("h2", origin.addr())]),
-        object("HTTPRoute", "r", json!({"parentRefs": [{"name": "gw"}], "rules": rules})),
-    ]);
-    let product = serve_with(documents, &["--enable-gateway-api=auto"]).await;
-    let conn = H2Conn::connect(product.http()).await.unwrap();
-    let authority = product.http().to_string();
-    let answer = conn.get(&authority, "/").await.unwrap();
-    assert_eq!((answer.status, answer.header("x-version")), (200, Some("HTTP/2.0")));
-    assert_eq!(origin.last_headers()["x-forwarded-proto"], "http");
+    eventually(DEADLINE, async || (right.requests() == 1).then_some(())).await;
+    eventually(DEADLINE, async || (wrong.accepts() == 1 && wrong.open_connections() == 0).then_some(()))
+        .await;
+    assert_eq!(wrong.requests(), 0);
 }

@@ -1,3 +1,5 @@
+mod backend_tls;
+
 use super::*;
 use crate::cluster::{Parsed, parse_documents};
 use crate::finding::Reason;
@@ -75,6 +77,7 @@ impl Bench {
                 Parsed::Ingress(object) => self.cluster.apply_ingress(object, &mut dirty),
                 Parsed::Namespace(object) => self.cluster.apply_namespace(object, &mut dirty),
                 Parsed::Secret(object) => self.cluster.apply_secret(object, &mut dirty),
+                Parsed::ConfigMap(object) => self.cluster.apply_config_map(object, &mut dirty),
                 other => panic!("{other:?}"),
             }
         }
@@ -86,6 +89,7 @@ impl Bench {
         match kind {
             Kind::Ingress => self.cluster.remove_ingress(&Key::new(namespace, name), &mut dirty),
             Kind::Service => self.cluster.remove_service(&Key::new(namespace, name), &mut dirty),
+            Kind::ConfigMap => self.cluster.remove_config_map(&Key::new(namespace, name), &mut dirty),
             kind => self.cluster.remove_gateway_api(kind, &Key::new(namespace, name), &mut dirty),
         }
         self.pass(&dirty);
@@ -398,8 +402,7 @@ fn listeners_that_are_not_supported_say_why_and_others_go_on() {
         ("port: 8080, protocol: HTTP", "Accepted", "PortUnavailable"),
         ("port: 443, protocol: HTTP", "Accepted", "PortUnavailable"),
         ("port: 80, protocol: HTTPS", "Accepted", "PortUnavailable"),
-        ("port: 81, protocol: TCP", "Accepted", "UnsupportedProtocol"),
-        ("port: 80, protocol: TCP", "Accepted", "ProtocolConflict"),
+        ("port: 80, protocol: TCP", "Accepted", "UnsupportedProtocol"),
         ("port: 443, protocol: HTTPS, tls: {mode: Passthrough}", "Accepted", "UnsupportedValue"),
         ("port: 443, protocol: HTTPS", "ResolvedRefs", "InvalidCertificateRef"),
         (
@@ -596,5 +599,3 @@ spec:
     let route = bench.found(80, "g.example.com", "/pkg.Svc/Get").unwrap();
     assert_eq!(route.backend.protocol, ingress_core::BackendProtocol::Grpc);
 }
-
-mod listener_sets;
