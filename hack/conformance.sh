@@ -5,12 +5,15 @@
 #   hack/conformance.sh                all of it; the report is left in $CARGO_TARGET_DIR/conformance
 #   hack/conformance.sh -run NAME      one test, with its whole output (NAME as in the report, HTTPRouteMatching)
 #   hack/conformance.sh list           the names
+#   hack/conformance.sh build          builds what it needs beside the program, and runs nothing
 #   hack/conformance.sh down           ends a cluster that KEEP=1 left
 #
 # KEEP=1     the cluster stays, and the next run takes it: only a changed program is rolled out
 # BINARY     another program than this checkout's build
 # FEATURES   instead of what the GatewayClass says it supports; `all` for every one
 # CHANNEL    standard (default) or experimental CRDs
+# ADDRESSES  own (default): the Pod is in the network of its node and gives each Gateway one of the node's addresses;
+#            shared: the DaemonSet as it ships, all Gateways at the address of its Service
 # ARGS       further flags of the suite, such as -debug
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -22,16 +25,24 @@ SUITE="conformance: the Gateway API suite"
 
 # Ports of the listeners in the suite's manifests, but those of TCP and UDP routes.
 PORTS=(80 443 8080 8090 8443 6443 7443 8883)
+# The load balancer's, and those of the node that Gateways get; the last one is asked for by the test of addresses of one's choice.
 ADDRESS=10.123.0.200
+OWN=$(printf '10.123.0.%d,' {101..124} | sed 's/,$//') UNUSABLE=10.123.0.99
 PROFILES=GATEWAY-HTTP,GATEWAY-GRPC,GATEWAY-TLS
 out=$CARGO_TARGET_DIR/conformance
 kept=${TMPDIR:-/tmp}/tak-os-ingress-conformance
 
 test='' crds=()
+case ${ADDRESSES:=own} in
+  own) form=(--host-network) usual=() ;;
+  # ADR 13
+  shared) form=() usual=(fail=HTTPRouteMultipleGateways skip=GatewayStaticAddresses) ;;
+  *) echo "conformance: ADDRESSES=$ADDRESSES: own or shared" >&2; exit 2 ;;
+esac
 case ${1:-} in
   '') ;;
   -run) test=${2:?a name: hack/conformance.sh list} ;;
-  list | down) ;;
+  list | build | down) ;;
   *) sed -n '2,/^set/s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
 esac
 if [ "${1:-}" = list ]; then
@@ -47,6 +58,7 @@ if [ "${1:-}" = down ]; then
   exit
 fi
 suite=$(e2e/conformance/build.sh | tail -1)
+[ "${1:-}" != build ] || exit 0
 binary=$(machine_binary)
 if [ "${KEEP:-}" = 1 ]; then
   machine_begin "$kept" takconformance
@@ -80,15 +92,23 @@ flags=$("$binary" --help)
 has() { grep -q -e "$1" <<<"$flags"; }
 arguments=()
 has --gateway-listener-ports && arguments+=("--gateway-listener-ports=$(IFS=, && echo "${PORTS[*]}")")
+if [ "$ADDRESSES" = own ]; then
+  arguments+=("--gateway-addresses=$OWN")
+  for own in ${OWN//,/ }; do ip -n "$NETNS" addr replace "$own/32" dev br0; done
+fi
 hack/render.sh "$image" --type=LoadBalancer >"$RUN/rendered.yaml"
-e2e/conformance/ports.py "$RUN/rendered.yaml" "${PORTS[@]}" -- "${arguments[@]}" >"$RUN/product.yaml"
-ns kubectl apply -f default/000-namespace.yaml -f default/010-rbac.yaml -f "$RUN/product.yaml" -f e2e/conformance/class.yaml >/dev/null
+e2e/conformance/ports.py "${form[@]}" "$RUN/rendered.yaml" "${PORTS[@]}" -- "${arguments[@]}" >"$RUN/product.yaml"
+ns kubectl apply -f default/000-namespace.yaml >/dev/null
+# Its Pod Security Standard, restricted, knows no network of the node.
+[ "$ADDRESSES" = shared ] || ns kubectl label namespace tak-os-ingress pod-security.kubernetes.io/enforce=privileged --overwrite >/dev/null
+ns kubectl apply -f default/010-rbac.yaml -f "$RUN/product.yaml" -f e2e/conformance/class.yaml >/dev/null
 ns kubectl -n tak-os-ingress patch service tak-os-ingress --subresource=status --type=merge \
   -p "{\"status\":{\"loadBalancer\":{\"ingress\":[{\"ip\":\"$ADDRESS\"}]}}}" >/dev/null
 ns kubectl -n tak-os-ingress rollout status daemonset/tak-os-ingress --timeout=180s
 
 mkdir -p "$out"
-call=(-test.run '^TestConformance$' -test.v -test.timeout 40m -gateway-class=tak-os)
+call=(-test.run '^TestConformance$' -test.v -test.timeout 40m -gateway-class=tak-os
+  -usable-address="${OWN##*,}" -unusable-address=$UNUSABLE)
 [ "${KEEP:-}" != 1 ] || call+=(-cleanup-base-resources=false)
 case ${FEATURES:-} in
   '') ;;
@@ -105,7 +125,12 @@ if [ -n "$test" ]; then
 fi
 version=$(sed -n '/^\[workspace.package\]/,/^$/s/^version = "\(.*\)"$/\1/p' Cargo.toml)
 status=0
-ns "$suite/conformance.test" "${call[@]}" -conformance-profiles=$PROFILES -report-output="$out/report.yaml" \
+# Waited for, and not run in front: a signal to this script is heard at once.
+nsenter --net="/run/netns/$NETNS" env KUBECONFIG="$RUN/admin.kubeconfig" PATH="$BIN:$PATH" \
+  "$suite/conformance.test" "${call[@]}" -conformance-profiles=$PROFILES -report-output="$out/report.yaml" \
   -organization=TAK-OS -project=tak-os-ingress -url=https://gitlab.com/tak-os-platform/tak-os-containers/tak-os-ingress \
-  -version="$version" -contact=@tak-os >"$out/log.txt" 2>&1 || status=$?
-e2e/conformance/compare.py e2e/conformance/expected.txt "$out/log.txt" $status
+  -version="$version" -contact=@tak-os >"$out/log.txt" 2>&1 &
+echo $! >"$RUN/pid/conformance.test"
+wait $! || status=$?
+rm -f "$RUN/pid/conformance.test"
+e2e/conformance/compare.py e2e/conformance/expected.txt "$out/log.txt" $status "${usual[@]}"

@@ -61,7 +61,8 @@ if [ ${#missing[@]} -gt 0 ]; then
   apt_install "${missing[@]}"
 fi
 
-# For the identity providers and the browser that logins are tested with. Tests of what cannot be had are left out by name.
+# For the identity providers and the browser that logins are tested with, and for nodes, which only root can start. Tests of what
+# cannot be had are left out by name.
 if [ "$purpose" = test ]; then
   missing=()
   want node nodejs
@@ -70,6 +71,13 @@ if [ "$purpose" = test ]; then
   want mvn maven
   want chromium chromium
   want certutil libnss3-tools
+  if [ "$(id -u)" = 0 ]; then
+    want containerd containerd
+    want runc runc
+    want iptables iptables
+    want /usr/lib/cni/bridge containernetworking-plugins
+    want ip iproute2
+  fi
   [ ${#missing[@]} = 0 ] || (
     apt_update "${missing[@]}"
     for package in "${missing[@]}"; do

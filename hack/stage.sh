@@ -11,5 +11,5 @@ took=$((SECONDS - begin))
 verdict=ok
 [ $status = 0 ] || verdict="failed with status $status"
 echo "==> $name: $verdict, $took s"
-[ -z "${STAGES:-}" ] || printf '%-10s %6d s  %s\n' "$name" "$took" "$verdict" >>"$STAGES"
+[ -z "${STAGES:-}" ] || printf '%-11s %6d s  %s\n' "$name" "$took" "$verdict" >>"$STAGES"
 exit $status

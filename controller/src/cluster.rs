@@ -19,8 +19,7 @@ pub(crate) use pool::Pool;
 
 use certificate::Certificates;
 use gateway::{
-    GatewayClassObject, GatewayObject, GrantObject, GrpcRouteObject, HttpRouteObject, ListenerSetObject,
-    NamespaceObject,
+    GatewayClassObject, GatewayObject, GrantObject, GrpcRouteObject, HttpRouteObject, NamespaceObject,
 };
 use ingress_core::Kind;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -189,11 +188,23 @@ pub struct PortObject {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SliceObject {
     /// Its own name.
-    pub name: Arc<str>,
+    pub name: SliceName,
     /// Name and number of each TCP port.
     pub ports: Box<[(Box<str>, u16)]>,
     /// Ready (or readiness unknown) addresses.
     pub addresses: Box<[IpAddr]>,
+}
+
+/// What an EndpointSlice is known by within its namespace.
+///
+/// The API's watches say nothing about each other: of one whose labels change, the list that it enters may tell before the list
+/// that it leaves does. So each list has names of its own.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SliceName {
+    /// `metadata.name`
+    pub name: Arc<str>,
+    /// Whether it is one of those that are read although they lack the label of headless Services.
+    pub foreign: bool,
 }
 
 /// A Secret of a type that we read. Debug never prints data.
@@ -236,7 +247,7 @@ pub struct Cluster {
     /// Every Service.
     pub services: HashMap<Key, Arc<ServiceObject>>,
     /// EndpointSlices by the Service they belong to.
-    pub slices: HashMap<Key, BTreeMap<Arc<str>, Arc<SliceObject>>>,
+    pub slices: HashMap<Key, BTreeMap<SliceName, Arc<SliceObject>>>,
     /// The Secrets that anything can refer to.
     pub secrets: HashMap<Key, Arc<SecretObject>>,
     /// cert-manager's Certificates, as far as they could be ours.
@@ -247,16 +258,14 @@ pub struct Cluster {
     pub gateway_classes: HashMap<Key, Arc<GatewayClassObject>>,
     /// Every Gateway, of whatever class.
     pub gateways: HashMap<Key, Arc<GatewayObject>>,
-    /// Every ListenerSet, of whatever Gateway.
-    pub listener_sets: HashMap<Key, Arc<ListenerSetObject>>,
     /// Every HTTPRoute.
     pub http_routes: HashMap<Key, Arc<HttpRouteObject>>,
     /// Every GRPCRoute.
     pub grpc_routes: HashMap<Key, Arc<GrpcRouteObject>>,
     /// Every ReferenceGrant.
     pub grants: HashMap<Key, Arc<GrantObject>>,
-    /// The Service that each EndpointSlice belongs to.
-    slice_owners: HashMap<Key, Key>,
+    /// The Service that each EndpointSlice belongs to, by its namespace and name.
+    slice_owners: HashMap<(Arc<str>, SliceName), Key>,
     names: Pool<str>,
 }
 
@@ -279,8 +288,6 @@ pub struct Dirty {
     pub issuance: bool,
     /// GatewayClasses, Gateways or ReferenceGrants came, changed or went.
     pub gateways: bool,
-    /// ListenerSets came, changed or went.
-    pub listener_sets: bool,
     /// HTTPRoutes and GRPCRoutes that came, changed or went.
     pub routes: BTreeSet<(Kind, Key)>,
     /// Namespaces that came, went or have other labels.

@@ -102,10 +102,6 @@ pub enum Reason {
     UnsupportedRouteField,
     /// A reference to a backend that does not resolve or is not permitted; its share answers 500.
     BackendRefInvalid,
-    /// A ListenerSet that adds nothing to its Gateway.
-    ListenerSetNotAccepted,
-    /// Another listener has what this one asks for; it is not served.
-    ListenerConflicted,
     /// A file, or an object in it, that cannot be read.
     Unparsable,
     /// Files only: an object that stands in them before; the first one counts.

@@ -279,7 +279,6 @@ impl Mistakes {
                         || cluster.ingresses.contains_key(&key)
                 }
                 Kind::Gateway => cluster.gateways.contains_key(&key),
-                Kind::ListenerSet => cluster.listener_sets.contains_key(&key),
                 Kind::HttpRoute => cluster.http_routes.contains_key(&key),
                 Kind::GrpcRoute => cluster.grpc_routes.contains_key(&key),
                 _ => true,

@@ -11,9 +11,7 @@ use serde_json::{Map, Value, json};
 
 /// Features of the Gateway API that a GatewayClass says we have, in the order of the alphabet: those whose conformance
 /// tests pass with the flags' defaults. What is left out, and why, is in `docs/gateway.md`.
-pub const FEATURES: [&str; 31] = [
-    "GRPCRoute",
-    "GRPCRouteNamedRouteRule",
+pub const FEATURES: [&str; 27] = [
     "Gateway",
     "GatewayAddressEmpty",
     "GatewayHTTPListenerIsolation",
@@ -22,7 +20,6 @@ pub const FEATURES: [&str; 31] = [
     "HTTPRoute303RedirectStatusCode",
     "HTTPRoute307RedirectStatusCode",
     "HTTPRoute308RedirectStatusCode",
-    "HTTPRouteBackendProtocolH2C",
     "HTTPRouteBackendProtocolWebSocket",
     "HTTPRouteBackendRequestHeaderModification",
     "HTTPRouteBackendTimeout",
@@ -41,11 +38,10 @@ pub const FEATURES: [&str; 31] = [
     "HTTPRouteRequestTimeout",
     "HTTPRouteResponseHeaderModification",
     "HTTPRouteSchemeRedirect",
-    "ListenerSet",
     "ReferenceGrant",
 ];
 
-/// A listener's part of the status of a Gateway or ListenerSet.
+/// A listener's part of a Gateway's status.
 pub(crate) struct ListenerStatus<'a> {
     pub name: &'a str,
     /// `kind` of the routes that may attach.
@@ -60,10 +56,20 @@ pub(crate) struct ParentStatus<'a> {
     pub conditions: Vec<Condition>,
 }
 
+/// [`FEATURES`], and those that come with flags: port 8080 of `--gateway-listener-ports`, and addresses to choose from
+/// with `--gateway-addresses`.
+pub(crate) fn features(ports: &[u16], addresses: bool) -> Vec<&'static str> {
+    let mut all = FEATURES.to_vec();
+    all.extend(ports.contains(&8080).then_some("GatewayPort8080"));
+    all.extend(addresses.then_some("GatewayStaticAddresses"));
+    all.sort_unstable();
+    all
+}
+
 /// The status of a GatewayClass of ours.
-pub(crate) fn class(meta: &Meta, accepted: Condition, now: i64) -> Write {
+pub(crate) fn class(meta: &Meta, accepted: Condition, features: &[&str], now: i64) -> Write {
     let current = parsed(meta);
-    let features: Vec<Value> = FEATURES.iter().map(|name| json!({ "name": name })).collect();
+    let features: Vec<Value> = features.iter().map(|name| json!({ "name": name })).collect();
     let mut wanted = Map::new();
     wanted.insert(
         "conditions".into(),
@@ -80,57 +86,17 @@ pub(crate) fn gateway(
     conditions: &[Condition],
     addresses: &[(&'static str, Box<str>)],
     listeners: &[ListenerStatus<'_>],
-    attached_sets: usize,
     now: i64,
 ) -> Write {
     let current = parsed(meta);
     if is_ahead(&current["conditions"], meta.generation) {
         return write(Kind::Gateway, meta, None);
     }
-    let addresses: Vec<Value> =
-        addresses.iter().map(|(kind, value)| json!({ "type": kind, "value": value })).collect();
-    let mut wanted = Map::new();
-    wanted
-        .insert("conditions".into(), merged(&current["conditions"], conditions, meta.generation, now, false));
-    wanted.insert("listeners".into(), of_listeners(&current, listeners, meta.generation, now));
-    // an empty list is not kept by the API
-    if !(addresses.is_empty() && current["addresses"].is_null()) {
-        wanted.insert("addresses".into(), addresses.into());
-    }
-    // definitions of before ListenerSets do not keep the field
-    if attached_sets > 0 || !current["attachedListenerSets"].is_null() {
-        wanted.insert("attachedListenerSets".into(), attached_sets.into());
-    }
-    write(Kind::Gateway, meta, difference(&current, wanted))
-}
-
-/// The status of a ListenerSet of a Gateway of ours.
-pub(crate) fn listener_set(
-    meta: &Meta,
-    conditions: &[Condition],
-    listeners: &[ListenerStatus<'_>],
-    now: i64,
-) -> Write {
-    let current = parsed(meta);
-    if is_ahead(&current["conditions"], meta.generation) {
-        return write(Kind::ListenerSet, meta, None);
-    }
-    let mut wanted = Map::new();
-    wanted
-        .insert("conditions".into(), merged(&current["conditions"], conditions, meta.generation, now, false));
-    if !(listeners.is_empty() && current["listeners"].is_null()) {
-        wanted.insert("listeners".into(), of_listeners(&current, listeners, meta.generation, now));
-    }
-    write(Kind::ListenerSet, meta, difference(&current, wanted))
-}
-
-/// `listeners` of a status.
-fn of_listeners(current: &Value, listeners: &[ListenerStatus<'_>], generation: i64, now: i64) -> Value {
     let known = |name: &str| {
         let all = current["listeners"].as_array().map(Vec::as_slice).unwrap_or_default();
         all.iter().find(|l| l["name"] == *name).cloned().unwrap_or_default()
     };
-    let all = listeners.iter().map(|listener| {
+    let listeners = listeners.iter().map(|listener| {
         let old = known(listener.name);
         let kinds: Vec<Value> =
             listener.kinds.iter().map(|kind| json!({ "group": GROUP, "kind": kind })).collect();
@@ -138,10 +104,20 @@ fn of_listeners(current: &Value, listeners: &[ListenerStatus<'_>], generation: i
             "name": listener.name,
             "supportedKinds": kinds,
             "attachedRoutes": listener.attached,
-            "conditions": merged(&old["conditions"], listener.conditions, generation, now, true),
+            "conditions": merged(&old["conditions"], listener.conditions, meta.generation, now, true),
         })
     });
-    all.collect()
+    let addresses: Vec<Value> =
+        addresses.iter().map(|(kind, value)| json!({ "type": kind, "value": value })).collect();
+    let mut wanted = Map::new();
+    wanted
+        .insert("conditions".into(), merged(&current["conditions"], conditions, meta.generation, now, false));
+    wanted.insert("listeners".into(), listeners.collect());
+    // an empty list is not kept by the API
+    if !(addresses.is_empty() && current["addresses"].is_null()) {
+        wanted.insert("addresses".into(), addresses.into());
+    }
+    write(Kind::Gateway, meta, difference(&current, wanted))
 }
 
 /// The status of a route: our entries are these, those of other controllers stay as they are.
@@ -220,7 +196,6 @@ fn write(kind: Kind, meta: &Meta, status: Option<Value>) -> Write {
     let (kind, plural) = match kind {
         Kind::GatewayClass => ("GatewayClass", "gatewayclasses"),
         Kind::Gateway => ("Gateway", "gateways"),
-        Kind::ListenerSet => ("ListenerSet", "listenersets"),
         Kind::GrpcRoute => ("GRPCRoute", "grpcroutes"),
         _ => ("HTTPRoute", "httproutes"),
     };
@@ -310,20 +285,23 @@ mod tests {
         let listener = |name| ListenerStatus { name, kinds: vec!["HTTPRoute"], attached: 2, conditions: &[] };
         let before = json!({ "listeners": [{ "name": "old" }], "conditions": [{ "type": "Theirs" }] });
         let addresses = [("IPAddress", Box::<str>::from("192.0.2.1"))];
-        let write = gateway(&meta(1, &before), &[accepted()], &addresses, &[listener("http")], 0, 0);
+        let write = gateway(&meta(1, &before), &[accepted()], &addresses, &[listener("http")], 0);
         assert_eq!(write.target.to_string(), "gateway/shop/web");
         let status = after(before, &write.change);
         assert_eq!(status["listeners"][0]["name"], "http");
         assert_eq!(status["listeners"][0]["attachedRoutes"], 2);
         assert_eq!(status["addresses"], json!([{ "type": "IPAddress", "value": "192.0.2.1" }]));
         assert_eq!(status["conditions"][0]["type"], "Theirs");
-        let again = gateway(&meta(1, &status), &[accepted()], &addresses, &[listener("http")], 0, 99);
+        let again = gateway(&meta(1, &status), &[accepted()], &addresses, &[listener("http")], 99);
         assert_eq!(again.change, Change::Nothing);
     }
 
     #[test]
     fn a_class_says_what_it_supports_in_order() {
-        let write = class(&meta(1, &Value::Null), accepted(), 0);
+        let features = features(&[80, 443, 8080], true);
+        assert!(features.contains(&"GatewayPort8080") && features.contains(&"GatewayStaticAddresses"));
+        assert_eq!(super::features(&[80, 443], false), FEATURES);
+        let write = class(&meta(1, &Value::Null), accepted(), &features, 0);
         let status = after(json!({}), &write.change);
         let names: Vec<_> = status["supportedFeatures"]
             .as_array()
@@ -332,6 +310,6 @@ mod tests {
             .map(|f| f["name"].as_str().unwrap())
             .collect();
         assert!(names.is_sorted());
-        assert_eq!(class(&meta(1, &status), accepted(), 9).change, Change::Nothing);
+        assert_eq!(class(&meta(1, &status), accepted(), &features, 9).change, Change::Nothing);
     }
 }

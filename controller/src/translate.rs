@@ -19,7 +19,6 @@ mod http_route;
 mod index;
 mod ingress;
 mod keys;
-mod listener_set;
 mod listeners;
 mod path;
 mod route;

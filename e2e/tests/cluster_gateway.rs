@@ -2,12 +2,12 @@
 
 mod cluster_scene;
 
-use std::process::Command;
 use std::time::Duration;
 
+use cluster_scene::gateway::{GROUP, api, class, definitions, gateway, pod_account, writes};
 use cluster_scene::{
-    HOME, Ingress, SOON, account, backend, becomes_within, grant_in, in_force, join, namespace, reaches,
-    reaches_within, requests_of, serve, service,
+    Ingress, SOON, backend, becomes_within, join, namespace, reaches, reaches_within, requests_of, serve,
+    service,
 };
 use ingress_e2e::cluster::Cluster;
 use ingress_e2e::dns::DnsServer;
@@ -16,47 +16,13 @@ use ingress_e2e::origin::Origin;
 use ingress_e2e::product::Product;
 use kube::Api;
 use kube::api::{DynamicObject, Patch, PatchParams};
-use kube::core::{ApiResource, GroupVersionKind};
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
-const GROUP: &str = "gateway.networking.k8s.io";
-const MODULE: &str = "sigs.k8s.io/gateway-api@v1.6.3";
-const CONTROLLER: &str = "tak-os.org/gateway-controller";
 /// Kinds that are installed while the product runs are found within this.
 const FOUND: Duration = Duration::from_secs(20);
 /// A leader that is gone is followed within this.
 const SUCCESSION: Duration = Duration::from_secs(40);
-
-/// The kinds of the standard channel, as the Gateway API publishes them.
-fn definitions() -> String {
-    let output = Command::new("go").args(["mod", "download", "-json", MODULE]).current_dir("/").output();
-    let output = output.expect("`go` runs: the Gateway API's kinds come with its Go module");
-    let found: Value = serde_json::from_slice(&output.stdout).expect("go tells where the module is");
-    let dir = found["Dir"].as_str().unwrap_or_else(|| panic!("{found}"));
-    let kinds = ["gatewayclasses", "gateways", "listenersets", "httproutes", "grpcroutes", "referencegrants"];
-    let files = kinds.map(|kind| {
-        let file = format!("{dir}/config/crd/standard/gateway.networking.k8s.io_{kind}.yaml");
-        std::fs::read_to_string(&file).unwrap_or_else(|e| panic!("{file}: {e}"))
-    });
-    join(files)
-}
-
-fn class() -> String {
-    json!({
-        "apiVersion": format!("{GROUP}/v1"), "kind": "GatewayClass", "metadata": {"name": "tak-os"},
-        "spec": {"controllerName": CONTROLLER},
-    })
-    .to_string()
-}
-
-fn gateway(namespace: &str, listeners: Value) -> String {
-    json!({
-        "apiVersion": format!("{GROUP}/v1"), "kind": "Gateway", "metadata": {"namespace": namespace, "name": "gw"},
-        "spec": {"gatewayClassName": "tak-os", "listeners": listeners},
-    })
-    .to_string()
-}
 
 fn route(namespace: &str, name: &str, host: &str, path: &str, port: u16) -> String {
     json!({
@@ -71,16 +37,6 @@ fn route(namespace: &str, name: &str, host: &str, path: &str, port: u16) -> Stri
         },
     })
     .to_string()
-}
-
-async fn api(cluster: &Cluster, namespace: &str, kind: &str, plural: &str) -> Api<DynamicObject> {
-    let resource = ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(GROUP, "v1", kind), plural);
-    let client = cluster.admin().await;
-    if namespace.is_empty() {
-        Api::all_with(client, &resource)
-    } else {
-        Api::namespaced_with(client, namespace, &resource)
-    }
 }
 
 /// The condition's status and reason, and the generation that it speaks of.
@@ -109,25 +65,6 @@ async fn shows(
 
 fn is(condition: Option<(String, String, i64)>, status: &str, reason: &str) -> bool {
     condition.is_some_and(|(s, r, _)| s == status && r == reason)
-}
-
-/// Writes of statuses by these accounts so far.
-fn writes(cluster: &Cluster, accounts: &[&str]) -> usize {
-    let all = accounts.iter().flat_map(|account| requests_of(cluster, account));
-    all.filter(|r| matches!(r.verb.as_str(), "patch" | "update" | "create") && r.what.ends_with("/status"))
-        .count()
-}
-
-/// An account that may do what the shipped roles say, the Lease included.
-async fn pod_account(cluster: &Cluster, name: &str) -> std::path::PathBuf {
-    let kubeconfig = account(cluster, name).await;
-    let lease = json!({
-        "apiGroups": ["coordination.k8s.io"], "resources": ["leases"],
-        "verbs": ["get", "create", "update", "patch"],
-    });
-    grant_in(cluster, HOME, name, std::slice::from_ref(&lease)).await;
-    in_force(cluster, &kubeconfig, &lease, Some(HOME)).await;
-    kubeconfig
 }
 
 async fn pod(cluster: &Cluster, dns: &DnsServer, name: &str) -> Product {
@@ -246,70 +183,4 @@ async fn another_pod_writes_when_the_one_that_did_is_gone() {
         .await;
     eventually(SOON, async || (second.metric_value("tak_ingress_leader").await == Some(1.0)).then_some(()))
         .await;
-}
-
-#[tokio::test]
-async fn a_listener_set_is_let_in_served_and_told() {
-    let cluster = Cluster::start().await;
-    let dns = DnsServer::start().await;
-    let web = web(&dns, "shop").await;
-    cluster.apply(&definitions()).await;
-    let http = |host: &str| json!([{"name": "l", "port": 80, "protocol": "HTTP", "hostname": host}]);
-    let gateway = |allowed: Value| {
-        json!({
-            "apiVersion": format!("{GROUP}/v1"), "kind": "Gateway", "metadata": {"namespace": "infra", "name": "gw"},
-            "spec": {"gatewayClassName": "tak-os", "listeners": http("gw.example.com"), "allowedListeners": allowed},
-        })
-        .to_string()
-    };
-    let set = json!({
-        "apiVersion": format!("{GROUP}/v1"), "kind": "ListenerSet", "metadata": {"namespace": "shop", "name": "set"},
-        "spec": {"parentRef": {"name": "gw", "namespace": "infra"}, "listeners": http("set.example.com")},
-    });
-    let mut child: Value =
-        serde_json::from_str(&route("shop", "r", "set.example.com", "/", web.port())).unwrap();
-    child["spec"]["parentRefs"] = json!([{"group": GROUP, "kind": "ListenerSet", "name": "set"}]);
-    let objects = [
-        namespace("shop"),
-        namespace("infra"),
-        service("shop", "web", &[("http", web.port())]),
-        class(),
-        gateway(json!({"namespaces": {"from": "None"}})),
-        set.to_string(),
-        child.to_string(),
-    ];
-    cluster.apply(&join(objects)).await;
-    let product = pod(&cluster, &dns, "gw-sets").await;
-    let gateways = api(&cluster, "infra", "Gateway", "gateways").await;
-    let sets = api(&cluster, "shop", "ListenerSet", "listenersets").await;
-    let routes = api(&cluster, "shop", "HTTPRoute", "httproutes").await;
-    shows(&sets, "set", FOUND, |s| {
-        is(condition(s, "Accepted"), "False", "NotAllowed")
-            && is(condition(s, "Programmed"), "False", "NotAllowed")
-    })
-    .await;
-    becomes_within(SOON, &product, "set.example.com", "/", 404).await;
-
-    let selector =
-        json!({"from": "Selector", "selector": {"matchLabels": {"kubernetes.io/metadata.name": "shop"}}});
-    cluster.apply(&gateway(json!({"namespaces": selector}))).await;
-    reaches_within(FOUND, &product, "set.example.com", "/", "web").await;
-    let status = shows(&sets, "set", SOON, |s| {
-        is(condition(s, "Programmed"), "True", "Programmed") && s["listeners"][0]["attachedRoutes"] == 1
-    })
-    .await;
-    assert!(is(condition(&status["listeners"][0], "ResolvedRefs"), "True", "ResolvedRefs"), "{status:#}");
-    shows(&gateways, "gw", SOON, |s| {
-        s["attachedListenerSets"] == 1 && s["listeners"][0]["attachedRoutes"] == 0
-    })
-    .await;
-    let status =
-        shows(&routes, "r", SOON, |s| is(condition(&s["parents"][0], "Accepted"), "True", "Accepted")).await;
-    assert_eq!(status["parents"][0]["parentRef"]["kind"], "ListenerSet");
-
-    // nothing changes: nothing is written
-    sleep(Duration::from_secs(2)).await;
-    let before = writes(&cluster, &["gw-sets"]);
-    sleep(Duration::from_secs(5)).await;
-    assert_eq!(writes(&cluster, &["gw-sets"]), before);
 }

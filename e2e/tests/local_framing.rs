@@ -114,7 +114,7 @@ async fn malformed_requests_are_refused() {
         "G(T / HTTP/1.1\r\nHost: app.example.com\r\n\r\n",
         "{\"not\": \"http\"}\r\n\r\n",
         "\x00\x01\x02\x03\r\n\r\n",
-        "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\r",
+        "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
     ] {
         let status = status_of(product.http(), head).await;
         // 505 says it better where the version is the fault.

@@ -3,12 +3,11 @@
 mod common;
 
 use std::collections::BTreeMap;
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use common::{Ingress, NAMESPACE, serve_with, service, service_in, service_object, slice};
-use ingress_e2e::client::{self, H2Conn, RawConn, Response};
-use ingress_e2e::h2_origin::{H2Origin, answer};
+use common::{Ingress, NAMESPACE, serve_with, service, service_in};
+use ingress_e2e::client::{self, RawConn, Response};
 use ingress_e2e::origin::{Origin, Reply};
 use ingress_e2e::pki::{Ca, KeyKind, tls_secret_yaml};
 use ingress_e2e::product::Product;
@@ -383,6 +382,41 @@ async fn scripts_of_listed_origins_are_let_in() {
 }
 
 #[tokio::test]
+async fn gateways_with_addresses_of_their_own_serve_their_own_routes() {
+    let asking = json!({
+        "gatewayClassName": "tak-os", "listeners": http(),
+        "addresses": [{"type": "IPAddress", "value": "127.0.0.2"}],
+    });
+    let everything = |gateway: &str, service: &str| json!({"parentRefs": [{"name": gateway}], "rules": [{"backendRefs": to(service)}]});
+    let (one, two, three) = tokio::join!(Origin::echo(), Origin::echo(), Origin::echo());
+    let (one, two, three) = (one.named("one"), two.named("two"), three.named("three"));
+    let objects = [
+        service("one", &[one.addr()]),
+        service("two", &[two.addr()]),
+        service("three", &[three.addr()]),
+        object("Gateway", "asking", asking),
+        object("HTTPRoute", "first", everything("gw", "one")),
+        object("HTTPRoute", "second", everything("asking", "two")),
+        Ingress::new("own").prefix("own.example.com", "/", "three").yaml(),
+    ];
+    let documents = objects.into_iter().chain(gateway(http()));
+    let flags = ["--bind-address=0.0.0.0", "--gateway-addresses=127.0.0.2,127.0.0.3"];
+    let product = serve_with(documents, &flags).await;
+    let at = |address: &str| SocketAddr::new(address.parse().unwrap(), product.http().port());
+    assert_eq!(client::get(at("127.0.0.2"), "a.example.com", "/").await.origin(), "two");
+    assert_eq!(client::get(at("127.0.0.3"), "a.example.com", "/").await.origin(), "one");
+    assert_eq!(
+        client::get(at("127.0.0.1"), "a.example.com", "/").await.status,
+        404,
+        "an address of no Gateway"
+    );
+    // Ingresses are at home at every address.
+    for address in ["127.0.0.1", "127.0.0.2", "127.0.0.3"] {
+        assert_eq!(client::get(at(address), "own.example.com", "/").await.origin(), "three", "{address}");
+    }
+}
+
+#[tokio::test]
 async fn further_ports_speak_what_their_listeners_say() {
     let held = [(); 3].map(|()| TcpListener::bind(("127.0.0.1", 0)).unwrap());
     let [plain, tls, nobody] = held.each_ref().map(|socket| socket.local_addr().unwrap());
@@ -421,219 +455,4 @@ async fn further_ports_speak_what_their_listeners_say() {
     let closed = client::raw(nobody, "GET / HTTP/1.1\r\nHost: a.example.com\r\n\r\n").await;
     assert!(closed.is_empty(), "{}", String::from_utf8_lossy(&closed));
     assert_eq!(client::get(plain, "a.example.com", "/").await.status, 200);
-}
-
-#[tokio::test]
-async fn a_listener_set_serves_its_hosts_with_its_own_certificate() {
-    let ca = Ca::new();
-    let leaf = ca.leaf(&["set.example.com"], KeyKind::EcP256Sec1);
-    let [class, mut gateway] =
-        gateway(json!([{"name": "http", "port": 80, "protocol": "HTTP", "hostname": "gw.example.com"}]));
-    let mut open: Value = serde_json::from_str(&gateway).unwrap();
-    open["spec"]["allowedListeners"] = json!({"namespaces": {"from": "All"}});
-    gateway = open.to_string();
-    let set = |namespace: &str, name: &str, listeners: Value| {
-        let spec = json!({"parentRef": {"name": "gw", "namespace": NAMESPACE}, "listeners": listeners});
-        object_in(namespace, "ListenerSet", name, spec)
-    };
-    let child = |namespace: &str, name: &str, parents: Value| {
-        let rules = json!([{"matches": [{"path": {"value": format!("/{name}")}}], "backendRefs": to("one")}]);
-        object_in(namespace, "HTTPRoute", name, json!({"parentRefs": parents, "rules": rules}))
-    };
-    let of_set = json!({"kind": "ListenerSet", "group": GROUP, "name": "set"});
-    let one = Origin::echo().await.named("one");
-    let objects = [
-        class,
-        gateway,
-        service_in("team", "one", &[one.addr()]),
-        service("one", &[one.addr()]),
-        tls_secret_yaml("team", "tls", &leaf),
-        set(
-            "team",
-            "set",
-            json!([
-                {"name": "http", "port": 80, "protocol": "HTTP", "hostname": "set.example.com"},
-                {"name": "https", "port": 443, "protocol": "HTTPS", "hostname": "set.example.com",
-                 "tls": {"certificateRefs": [{"name": "tls"}]}},
-                {"name": "taken", "port": 80, "protocol": "HTTP", "hostname": "gw.example.com"},
-            ]),
-        ),
-        child("team", "set", json!([of_set])),
-        child(
-            "team",
-            "plain",
-            json!([{"kind": "ListenerSet", "group": GROUP, "name": "set", "sectionName": "http"}]),
-        ),
-        child(NAMESPACE, "gateway", json!([{"name": "gw"}])),
-    ];
-    let product = serve_with(objects, &[]).await;
-    for (host, path, status) in [
-        ("set.example.com", "/set", 200),
-        ("set.example.com", "/plain", 200),
-        ("set.example.com", "/gateway", 404),
-        ("gw.example.com", "/gateway", 200),
-        ("gw.example.com", "/set", 404),
-    ] {
-        assert_eq!(client::get(product.http(), host, path).await.status, status, "{host}{path}");
-    }
-    let tls = async |path: &str| {
-        client::tls_get(product.https(), "set.example.com", "set.example.com", path, Some(&ca.pem()))
-            .await
-            .status
-    };
-    assert_eq!((tls("/set").await, tls("/plain").await), (200, 404));
-    eventually(DEADLINE, async || {
-        let told = product.log_entries("mistake in an object");
-        let conflict =
-            |e: &Value| e["reason"] == "ListenerConflicted" && e["object"] == "listenerset/team/set";
-        told.iter().any(conflict).then_some(())
-    })
-    .await;
-}
-
-/// A server of gRPC that answers every call with its name.
-async fn grpc_origin(name: &'static str) -> H2Origin {
-    H2Origin::start(move |_, respond| async move {
-        let fields = [("content-type", "application/grpc"), ("grpc-status", "0"), ("x-origin", name)];
-        answer(respond, 200, &fields, "");
-    })
-    .await
-}
-
-/// A call on a plain connection: who answered it, or else the status.
-async fn call(conn: &H2Conn, host: &str, path: &str, fields: &[(&str, &str)]) -> Result<String, String> {
-    let fields = [&[("content-type", "application/grpc"), ("te", "trailers")], fields].concat();
-    let answer = conn.request("POST", host, path, &fields, b"").await.unwrap();
-    let field = |name| answer.header(name).unwrap_or_default().to_owned();
-    assert_eq!((answer.status, &*field("content-type")), (200, "application/grpc"), "{host}{path}");
-    if field("grpc-status") == "0" { Ok(field("x-origin")) } else { Err(field("grpc-status")) }
-}
-
-#[tokio::test]
-async fn grpc_calls_without_tls_go_by_listener_method_header_and_weight() {
-    let origins = [grpc_origin("one").await, grpc_origin("two").await, grpc_origin("three").await];
-    let names = ["one", "two", "three"];
-    let port = json!([{"name": "grpc", "port": 80, "appProtocol": "kubernetes.io/h2c"}]);
-    let services = names.iter().zip(&origins).flat_map(|(name, origin)| {
-        let object = service_object(NAMESPACE, name, port.clone());
-        [object, slice(NAMESPACE, name, 0, &[("grpc", origin.addr())])]
-    });
-    let listeners = json!([
-        {"name": "any", "port": 80, "protocol": "HTTP"},
-        {"name": "bar", "port": 80, "protocol": "HTTP", "hostname": "bar.com"},
-        {"name": "foo-bar", "port": 80, "protocol": "HTTP", "hostname": "foo.bar.com"},
-        {"name": "all-bar", "port": 80, "protocol": "HTTP", "hostname": "*.bar.com"},
-        {"name": "all-foo", "port": 80, "protocol": "HTTP", "hostname": "*.foo.com"},
-    ]);
-    let grpc = |name: &str, parents: &[&str], hosts: &[&str], rules: Value| {
-        let parents: Vec<_> = parents.iter().map(|p| json!({"name": "gw", "sectionName": p})).collect();
-        object("GRPCRoute", name, json!({"parentRefs": parents, "hostnames": hosts, "rules": rules}))
-    };
-    let method = |service: &str, method: &str| json!([{"method": {"service": service, "method": method}}]);
-    let header = |pairs: &[(&str, &str)]| {
-        let headers: Vec<_> =
-            pairs.iter().map(|(name, value)| json!({"name": name, "value": value})).collect();
-        json!({"headers": headers})
-    };
-    let weights = json!([
-        {"name": "one", "port": 80, "weight": 70},
-        {"name": "two", "port": 80, "weight": 30},
-        {"name": "three", "port": 80, "weight": 0},
-    ]);
-    let objects = [
-        grpc("bar", &["bar"], &[], json!([{"backendRefs": to("one")}])),
-        grpc("foo-bar", &["foo-bar"], &[], json!([{"backendRefs": to("two")}])),
-        grpc("all", &["all-bar", "all-foo"], &[], json!([{"backendRefs": to("three")}])),
-        grpc("weights", &["any"], &["weights.example.com"], json!([{"backendRefs": weights}])),
-        grpc(
-            "methods",
-            &["any"],
-            &["methods.example.com"],
-            json!([
-                {"name": "named", "matches": method("echo.Echo", "Echo"), "backendRefs": to("one")},
-                {"matches": method("echo.Echo", "EchoTwo"), "backendRefs": to("two")},
-                {"matches": [{"method": {"type": "RegularExpression", "service": "shop\\..+", "method": "Get.*"}}],
-                 "backendRefs": to("three")},
-            ]),
-        ),
-        grpc(
-            "headers",
-            &["any"],
-            &["headers.example.com"],
-            json!([
-                {"matches": [header(&[("version", "one")])], "backendRefs": to("one")},
-                {"matches": [header(&[("version", "two")])], "backendRefs": to("two")},
-                {"matches": [header(&[("version", "two"), ("color", "orange")])], "backendRefs": to("three")},
-                {"matches": [header(&[("color", "blue")]), header(&[("color", "green")])], "backendRefs": to("one")},
-            ]),
-        ),
-    ];
-    let documents = services.chain(gateway(listeners)).chain(objects);
-    let product = serve_with(documents, &["--enable-gateway-api=auto"]).await;
-    let conn = H2Conn::connect(product.http()).await.unwrap();
-    let unimplemented = || Err("12".to_owned());
-    for (host, origin) in [
-        ("bar.com", Some("one")),
-        ("foo.bar.com", Some("two")),
-        ("baz.bar.com", Some("three")),
-        ("many.labels.bar.com", Some("three")),
-        ("many.labels.foo.com:8080", Some("three")),
-        ("foo.com", None),
-        ("no.matching.host", None),
-    ] {
-        let want = origin.map_or_else(unimplemented, |name| Ok(name.to_owned()));
-        assert_eq!(call(&conn, host, "/echo.Echo/Echo", &[]).await, want, "{host}");
-    }
-    for (path, origin) in [
-        ("/echo.Echo/Echo", Some("one")),
-        ("/echo.Echo/EchoTwo", Some("two")),
-        ("/echo.Echo/EchoThree", None),
-        ("/shop.Cart/GetAll", Some("three")),
-        ("/shop.Cart/PutAll", None),
-    ] {
-        let want = origin.map_or_else(unimplemented, |name| Ok(name.to_owned()));
-        assert_eq!(call(&conn, "methods.example.com", path, &[]).await, want, "{path}");
-    }
-    for (fields, origin) in [
-        (&[("version", "one")][..], Some("one")),
-        (&[("version", "two")], Some("two")),
-        (&[("version", "two"), ("color", "orange")], Some("three")),
-        (&[("version", "two"), ("color", "blue")], Some("two")),
-        (&[("color", "green")], Some("one")),
-        (&[("color", "orange")], None),
-        (&[], None),
-    ] {
-        let want = origin.map_or_else(unimplemented, |name| Ok(name.to_owned()));
-        let got = call(&conn, "headers.example.com", "/echo.Echo/Echo", fields).await;
-        assert_eq!(got, want, "{fields:?}");
-    }
-    let mut counts = BTreeMap::<String, u32>::new();
-    for _ in 0..400 {
-        *counts.entry(call(&conn, "weights.example.com", "/a.B/C", &[]).await.unwrap()).or_default() += 1;
-    }
-    // 280 and 120 are expected; 50 away from them is more than five deviations.
-    assert!(counts.keys().eq(["one", "two"]) && counts["one"].abs_diff(280) < 50, "{counts:?}");
-    assert!(origins.iter().all(|origin| origin.accepts() > 0));
-}
-
-#[tokio::test]
-async fn http2_without_tls_reaches_a_backend_that_speaks_it() {
-    let origin = H2Origin::start(async |request, respond| {
-        let version = format!("{:?}", request.version());
-        answer(respond, 200, &[("x-version", &version)], "");
-    })
-    .await;
-    let port = json!([{"name": "h2", "port": 8081, "appProtocol": "kubernetes.io/h2c"}]);
-    let rules = json!([{"backendRefs": [{"name": "web", "port": 8081}]}]);
-    let documents = gateway(http()).into_iter().chain([
-        service_object(NAMESPACE, "web", port),
-        slice(NAMESPACE, "web", 0, &[("h2", origin.addr())]),
-        object("HTTPRoute", "r", json!({"parentRefs": [{"name": "gw"}], "rules": rules})),
-    ]);
-    let product = serve_with(documents, &["--enable-gateway-api=auto"]).await;
-    let conn = H2Conn::connect(product.http()).await.unwrap();
-    let authority = product.http().to_string();
-    let answer = conn.get(&authority, "/").await.unwrap();
-    assert_eq!((answer.status, answer.header("x-version")), (200, Some("HTTP/2.0")));
-    assert_eq!(origin.last_headers()["x-forwarded-proto"], "http");
 }

@@ -8,7 +8,6 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use common::h2::{END_HEADERS, END_STREAM, HEADERS, frame as h2_frame, get as h2_get};
 use common::{HOST, everything_to, join, serve_with};
 use ingress_e2e::client::{self, H2Conn, RawConn, Response};
 use ingress_e2e::origin::{Origin, read_head};
@@ -60,19 +59,15 @@ async fn requests_in_flight_end_well_and_then_the_process_does() {
         let mut h1 = RawConn::connect(product.http()).await.unwrap();
         h1.send(request("/")).await.unwrap();
         let h2 = H2Conn::connect_tls(product.https(), HOST).await.unwrap();
-        let h2c = H2Conn::connect(product.http()).await.unwrap();
         let (answer, _) = h2.send_head("GET", HOST, "/", &[], true).await.unwrap();
-        let (plain, _) = h2c.send_head("GET", HOST, "/", &[], true).await.unwrap();
-        in_flight(&product, 3.0).await;
+        in_flight(&product, 2.0).await;
         product.signal(signal);
         ports_close(&product).await;
-        assert!(product.exit_status().is_none(), "three requests are in flight");
-        permits.add_permits(3);
-        let got = h1.read_response().await.unwrap();
+        assert!(product.exit_status().is_none(), "two requests are in flight");
+        permits.add_permits(2);
+        let (got, mut body) = (h1.read_response().await.unwrap(), answer.await.unwrap().into_body());
         assert_eq!((got.status, got.text().as_str(), got.header("connection")), (200, "done", Some("close")));
-        for answer in [answer, plain] {
-            assert_eq!(answer.await.unwrap().into_body().data().await.unwrap().unwrap(), "done");
-        }
+        assert_eq!(body.data().await.unwrap().unwrap(), "done");
         assert_eq!(product.wait_exit(DEADLINE).await.code(), Some(0), "not at the end of the window");
     }
 }
@@ -91,11 +86,9 @@ async fn idle_connections_do_not_hold_the_process_up() {
     }
     let mut h2 = H2Conn::connect_tls(product.https(), HOST).await.unwrap();
     assert_eq!(h2.get(HOST, "/").await.unwrap().status, 200);
-    let mut quiet = [Frames::open(&product).await, Frames::open_plain(&product).await];
+    let mut quiet = Frames::open(&product).await;
     product.signal(libc::SIGTERM);
-    for quiet in &mut quiet {
-        assert!(quiet.until_goaway().await, "said goodbye to");
-    }
+    assert!(quiet.until_goaway().await, "said goodbye to");
     // It does not answer the server's PING, and is not waited for.
     assert_eq!(product.wait_exit(DEADLINE).await.code(), Some(0));
     for mut conn in idle {
@@ -105,23 +98,13 @@ async fn idle_connections_do_not_hold_the_process_up() {
     assert!(h2.closed_within(DEADLINE).await);
 }
 
-/// A client's preface, with SETTINGS that say nothing.
-const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
-
 /// An HTTP/2 connection without requests that shows the frames that come.
 struct Frames(RawConn);
 
 impl Frames {
     async fn open(product: &Product) -> Self {
-        Self::over(RawConn::connect_tls(product.https(), Some(HOST), &["h2"]).await.unwrap()).await
-    }
-
-    async fn open_plain(product: &Product) -> Self {
-        Self::over(RawConn::connect(product.http()).await.unwrap()).await
-    }
-
-    async fn over(mut conn: RawConn) -> Self {
-        conn.send(PREFACE).await.unwrap();
+        let mut conn = RawConn::connect_tls(product.https(), Some(HOST), &["h2"]).await.unwrap();
+        conn.send(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await.unwrap();
         let mut frames = Self(conn);
         assert_eq!(frames.next().await.map(|(kind, _)| kind), Some(4), "SETTINGS: it is being served");
         frames
@@ -154,14 +137,10 @@ async fn clients_are_sent_away_while_the_ports_are_still_open() {
     assert_eq!(h1.get(HOST, "/").await.unwrap().header("connection"), Some("keep-alive"));
     let mut h2 = H2Conn::connect_tls(product.https(), HOST).await.unwrap();
     assert_eq!(h2.get(HOST, "/").await.unwrap().status, 200);
-    let mut h2c = H2Conn::connect(product.http()).await.unwrap();
-    assert_eq!(h2c.get(HOST, "/").await.unwrap().status, 200);
-    let mut quiet = [Frames::open(&product).await, Frames::open_plain(&product).await];
+    let mut quiet = Frames::open(&product).await;
     product.signal(libc::SIGTERM);
-    for quiet in &mut quiet {
-        assert!(quiet.until_goaway().await);
-    }
-    assert!(h2.closed_within(DEADLINE).await && h2c.closed_within(DEADLINE).await);
+    assert!(quiet.until_goaway().await);
+    assert!(h2.closed_within(DEADLINE).await);
     // HTTP/1 knows no way to say it but an answer: each kind of them does.
     let answer = h1.get(HOST, "/").await.unwrap();
     assert_eq!((answer.status, answer.header("connection")), (200, Some("close")));
@@ -170,10 +149,8 @@ async fn clients_are_sent_away_while_the_ports_are_still_open() {
     assert_eq!((answer.status, answer.header("connection")), (404, Some("close")));
     // Who comes now is served: the news of our end may not have reached everybody.
     let late = H2Conn::connect_tls(product.https(), HOST).await.unwrap();
-    let late_plain = H2Conn::connect(product.http()).await.unwrap();
     for _ in 0..3 {
         assert_eq!(late.get(HOST, "/").await.unwrap().status, 200);
-        assert_eq!(late_plain.get(HOST, "/").await.unwrap().status, 200);
     }
     product.signal(libc::SIGTERM);
     assert_eq!(product.wait_exit(DEADLINE).await.code(), Some(0), "a second signal ends it at once");
@@ -204,27 +181,6 @@ async fn half_a_head_is_still_read_and_answered() {
         assert_eq!((answer.status, answer.header("connection")), (200, Some("close")));
         assert_eq!(product.wait_exit(DEADLINE).await.code(), Some(0));
     }
-}
-
-#[tokio::test]
-async fn half_a_preface_is_still_read_and_its_request_answered() {
-    let origin = Origin::echo().await;
-    let product = serve_with(everything_to(&origin), &["--shutdown-timeout=300s"]).await;
-    let mut conn = RawConn::connect(product.http()).await.unwrap();
-    conn.send(&PREFACE[..10]).await.unwrap();
-    let accepted = async || product.metric_value("tak_ingress_client_connections").await;
-    eventually(DEADLINE, async || (accepted().await == Some(1.0)).then_some(())).await;
-    product.signal(libc::SIGTERM);
-    ports_close(&product).await;
-    let request = h2_frame(HEADERS, END_HEADERS | END_STREAM, 1, &h2_get(HOST, "/"));
-    conn.send([&PREFACE[10..], &request].concat()).await.unwrap();
-    let mut frames = Frames(conn);
-    let mut answered = false;
-    while let Some((kind, _)) = frames.next().await {
-        answered |= kind == HEADERS;
-    }
-    assert!(answered, "the connection ended without an answer");
-    assert_eq!(product.wait_exit(DEADLINE).await.code(), Some(0));
 }
 
 #[tokio::test]

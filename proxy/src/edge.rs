@@ -8,7 +8,6 @@ use crate::guard::Guarded;
 use crate::listeners::Ports;
 use crate::output::{Output, Owing, Stall};
 use crate::places::Place;
-use crate::preface::{Opening, PREFACE};
 use crate::respond::{SERVER_NAME, canned};
 use crate::service::Gateway;
 use crate::stream::{ClientStream, Clock};
@@ -28,7 +27,6 @@ use pingora_core::listeners::{L4BufferSettings, ListenerConfig};
 use pingora_core::protocols::http::ServerSession;
 use pingora_core::protocols::http::v2::server::{H2Options, default_h2_options};
 use pingora_core::protocols::l4::socket::SocketAddr as PeerAddr;
-use pingora_core::protocols::l4::stream::Stream as L4Stream;
 use pingora_core::protocols::raw_connect::ProxyDigest;
 use pingora_core::protocols::tls::SslDigest;
 use pingora_core::protocols::{
@@ -109,8 +107,6 @@ pub struct Conn {
     owed: AtomicBool,
     /// The response is a stream: nothing of it waits for more.
     prompt: AtomicBool,
-    /// The client speaks HTTP/2 without TLS: the stream that goes on in the place of this one.
-    http2: Mutex<Option<Box<EdgeStream>>>,
 }
 
 /// The streams of an HTTP/2 connection, counted.
@@ -164,7 +160,6 @@ impl Conn {
             reserved: Mutex::default(),
             owed: AtomicBool::new(false),
             prompt: AtomicBool::new(false),
-            http2: Mutex::default(),
         }
     }
 
@@ -328,9 +323,6 @@ pub(crate) struct EdgeStream {
     clock: Option<HeadClock>,
     /// What an HTTP/2 client sends.
     frames: Option<Box<Frames>>,
-    /// So many octets of HTTP/2's preface, and nothing else, have come in on a plain connection; `None`
-    /// once it is known what the client speaks.
-    opening: Option<usize>,
     /// One of both sides has ended the connection.
     over: bool,
     /// That of a plain connection; with TLS the handshake holds it (`tls.rs`).
@@ -359,7 +351,6 @@ impl EdgeStream {
         let digest = Arc::new(ProxyDigest::new(Box::new(response), Some(Box::new(conn.clone()))));
         shared.metrics.connection_opened();
         let frames = matches!(inner.selected_alpn_proto(), Some(ALPN::H2)).then(Box::default);
-        let opening = (!conn.tls).then_some(0);
         Ok(Self {
             inner,
             conn,
@@ -368,7 +359,6 @@ impl EdgeStream {
             canned: None,
             clock: None,
             frames,
-            opening,
             over: false,
             place: None,
             output: Output::default(),
@@ -441,7 +431,8 @@ impl Drop for EdgeStream {
         if !self.output.is_empty()
             && let Ok(runtime) = tokio::runtime::Handle::try_current()
         {
-            let mut inner = std::mem::replace(&mut self.inner, nothing());
+            let nothing = Box::new(tokio::io::duplex(1).0);
+            let mut inner = std::mem::replace(&mut self.inner, nothing);
             let (mut output, mut stall) = (std::mem::take(&mut self.output), Stall::default());
             let limit = self.shared.config.client_write_timeout;
             runtime.spawn(async move {
@@ -500,24 +491,14 @@ impl AsyncRead for EdgeStream {
             return Poll::Ready(Ok(()));
         }
         // More is asked for, so the head is not whole yet.
-        let read = loop {
-            let read = self.conn.head_bytes.load(Ordering::Relaxed);
-            if read > self.shared.config.max_header_size {
-                return self.poll_refuse(cx, buf, 431, "head_too_large");
-            }
-            if read > 0 && self.poll_clock(cx).is_ready() {
-                return self.poll_refuse(cx, buf, 408, "client_timeout");
-            }
-            let Some(held) = self.opening else {
-                ready!(Pin::new(&mut self.inner).poll_read(cx, buf))?;
-                break read;
-            };
-            match ready!(self.poll_opening(cx, buf, held))? {
-                Opening::Http1 => break 0,
-                Opening::Http2 => return Poll::Ready(Ok(())),
-                Opening::Part => {}
-            }
-        };
+        let read = self.conn.head_bytes.load(Ordering::Relaxed);
+        if read > self.shared.config.max_header_size {
+            return self.poll_refuse(cx, buf, 431, "head_too_large");
+        }
+        if read > 0 && self.poll_clock(cx).is_ready() {
+            return self.poll_refuse(cx, buf, 408, "client_timeout");
+        }
+        ready!(Pin::new(&mut self.inner).poll_read(cx, buf))?;
         let new = &buf.filled()[before..];
         self.conn.head_bytes.store(read + new.len(), Ordering::Relaxed);
         let mut follow = self.conn.follow.lock();
@@ -525,14 +506,12 @@ impl AsyncRead for EdgeStream {
         follow.tail.clear();
         follow.tail.extend_from_slice(new);
         drop(follow);
-        self.restart_pause();
+        let this = &mut *self;
+        if let Some(clock) = &mut this.clock {
+            clock.timer.as_mut().reset(next_deadline(&this.shared.config, clock.whole));
+        }
         Poll::Ready(Ok(()))
     }
-}
-
-/// What stands where a stream was taken from.
-fn nothing() -> Stream {
-    Box::new(tokio::io::duplex(1).0)
 }
 
 /// The engine's own timer for a head ends the connection without a word; ours is that much earlier.
@@ -559,68 +538,6 @@ impl EdgeStream {
             HeadClock { whole, timer: Box::pin(sleep_until(next_deadline(config, whole))) }
         });
         clock.timer.as_mut().poll(cx)
-    }
-
-    /// Something of the head has come in: the next pause begins.
-    fn restart_pause(&mut self) {
-        if let Some(clock) = &mut self.clock {
-            clock.timer.as_mut().reset(next_deadline(&self.shared.config, clock.whole));
-        }
-    }
-
-    /// Reads the first octets of a plain connection. What may still become HTTP/2's preface is kept back,
-    /// and needs no room for it; all else goes to the engine as if it had come at once. With a whole
-    /// preface the engine's HTTP/1 session reads an end, and the connection goes on elsewhere.
-    fn poll_opening(
-        &mut self,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-        held: usize,
-    ) -> Poll<io::Result<Opening>> {
-        let before = buf.filled().len();
-        if buf.remaining() <= PREFACE.len() {
-            return Poll::Ready(Err(io::ErrorKind::OutOfMemory.into())); // the engine offers 4 KiB
-        }
-        buf.put_slice(&PREFACE[..held]);
-        let step = Pin::new(&mut self.inner).poll_read(cx, buf);
-        let octets = &buf.filled()[before..];
-        let ended = matches!(step, Poll::Ready(Ok(()))) && octets.len() == held;
-        let opening = match step {
-            Poll::Ready(Ok(())) if ended => Opening::Http1,
-            Poll::Ready(Ok(())) => Opening::of(octets),
-            _ => Opening::Part,
-        };
-        match opening {
-            Opening::Http1 => self.opening = None,
-            Opening::Http2 => {
-                self.opening = None;
-                let next = self.hand_over(octets);
-                buf.set_filled(before);
-                *self.conn.http2.lock() = Some(Box::new(next?));
-            }
-            Opening::Part => {
-                let held = octets.len();
-                buf.set_filled(before);
-                ready!(step)?;
-                self.opening = Some(held);
-                self.conn.head_bytes.store(held, Ordering::Relaxed);
-                self.restart_pause();
-            }
-        }
-        Poll::Ready(Ok(opening))
-    }
-
-    /// The same connection as one of HTTP/2, these octets the first that are read from it.
-    fn hand_over(&mut self, octets: &[u8]) -> io::Result<Self> {
-        let inner = std::mem::replace(&mut self.inner, nothing());
-        let mut inner =
-            inner.into_any().downcast::<L4Stream>().map_err(|_| io::Error::other("not a plain stream"))?;
-        inner.rewind(octets);
-        let mut next = Self::new(inner, self.shared.clone())?;
-        next.frames = Some(Box::default());
-        next.opening = None;
-        next.place = self.place.take();
-        Ok(next)
     }
 
     /// Reads from an HTTP/2 client. A preface or a block of header fields that does not end in time
@@ -823,8 +740,7 @@ impl Ssl for EdgeStream {
         self.inner.get_ssl_digest()
     }
     fn selected_alpn_proto(&self) -> Option<ALPN> {
-        // To the engine it is the same how HTTP/2 was agreed on.
-        if self.frames.is_some() { Some(ALPN::H2) } else { self.inner.selected_alpn_proto() }
+        self.inner.selected_alpn_proto()
     }
 }
 
@@ -925,18 +841,15 @@ impl ServerApp for Edge {
         }
         let mut stream = EdgeStream::new(stream, self.shared.clone()).ok()?;
         stream.place = place.flatten();
-        let stream: Stream = if stream.frames.is_some() {
-            Box::new(stream)
-        } else {
-            let conn = stream.conn.clone();
-            self.http1(Box::new(stream), &conn, shutdown).await;
-            let http2 = conn.http2.lock().take();
-            http2?
-        };
-        // Clients are sent away (GOAWAY) while there is still time to go elsewhere. One that comes after
-        // that is served until the ports close.
-        let away = if *self.drain.borrow() { shutdown } else { &self.drain };
-        ServerApp::process_new(&self.http2, stream, away).await
+        let conn = stream.conn.clone();
+        if matches!(stream.selected_alpn_proto(), Some(ALPN::H2)) {
+            // Clients are sent away (GOAWAY) while there is still time to go elsewhere. One that comes
+            // after that is served until the ports close.
+            let away = if *self.drain.borrow() { shutdown } else { &self.drain };
+            return ServerApp::process_new(&self.http2, Box::new(stream), away).await;
+        }
+        self.http1(Box::new(stream), &conn, shutdown).await;
+        None
     }
 
     async fn cleanup(&self) {

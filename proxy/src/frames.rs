@@ -1,7 +1,8 @@
 //! The frames of an HTTP/2 client, followed as far as its time limits need: whether the preface or a
 //! block of header fields is still coming in.
 
-use crate::preface::PREFACE;
+/// The first bytes of a connection (RFC 9113 section 3.4).
+const PREFACE: usize = 24;
 
 const HEADERS: u8 = 1;
 const CONTINUATION: u8 = 9;
@@ -27,8 +28,8 @@ pub struct Frames {
 impl Frames {
     /// Takes more bytes in.
     pub fn take(&mut self, mut bytes: &[u8]) {
-        if self.preface < PREFACE.len() {
-            let n = bytes.len().min(PREFACE.len() - self.preface);
+        if self.preface < PREFACE {
+            let n = bytes.len().min(PREFACE - self.preface);
             self.preface += n;
             bytes = &bytes[n..];
         }
@@ -68,7 +69,7 @@ impl Frames {
 
     /// Whether the client owes the rest of the preface or of a block of header fields.
     pub fn owes(&self) -> bool {
-        self.preface < PREFACE.len() || self.block
+        self.preface < PREFACE || self.block
     }
 
     /// The GOAWAY that ends a connection on which nothing is under way (RFC 9113 section 6.8): every
@@ -83,7 +84,7 @@ impl Frames {
 mod tests {
     use super::*;
 
-    const HELLO: &[u8] = PREFACE;
+    const HELLO: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
     fn frame(kind: u8, flags: u8, stream: u8, payload: &[u8]) -> Vec<u8> {
         let mut frame = vec![0, 0, payload.len() as u8, kind, flags, 0, 0, 0, stream];

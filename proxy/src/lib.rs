@@ -25,7 +25,6 @@ mod output;
 mod passthrough;
 mod places;
 mod policy;
-mod preface;
 mod proxy_protocol;
 pub mod resolve;
 mod respond;

@@ -19,7 +19,6 @@ mod grant;
 mod grpc_route;
 mod http_route;
 mod listener;
-mod listener_set;
 mod namespace;
 mod route;
 
@@ -31,10 +30,9 @@ pub use http_route::{
     HttpTimeouts, MirrorFilter, NamedValue, PathModifier, RedirectFilter, RewriteFilter, TypedValue,
 };
 pub use listener::{
-    AddressSpec, AllowedListeners, AllowedRoutes, FromNamespaces, GatewaySpec, GatewayTls, Infrastructure,
-    ListenerSpec, ListenerTls, RouteKind,
+    AddressSpec, AllowedRoutes, GatewaySpec, GatewayTls, Infrastructure, ListenerSpec, ListenerTls,
+    RouteKind, RouteNamespaces,
 };
-pub use listener_set::ListenerSetSpec;
 pub use namespace::{NamespaceObject, Selector};
 pub use route::{BackendRef, ParentRef};
 
@@ -48,6 +46,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use std::borrow::Cow;
 use std::fmt;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 /// The API group.
@@ -124,6 +123,15 @@ pub struct Meta {
     pub status: Box<str>,
 }
 
+impl Meta {
+    /// The IP addresses in the status of a Gateway.
+    pub fn addresses(&self) -> Vec<IpAddr> {
+        let status: Value = serde_json::from_str(&self.status).unwrap_or_default();
+        let addresses = status["addresses"].as_array().into_iter().flatten();
+        addresses.filter_map(|address| address["value"].as_str()?.parse().ok()).collect()
+    }
+}
+
 /// A GatewayClass, Gateway, route or grant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GatewayApiObject<S> {
@@ -137,8 +145,6 @@ pub struct GatewayApiObject<S> {
 pub type GatewayClassObject = GatewayApiObject<GatewayClassSpec>;
 /// A Gateway.
 pub type GatewayObject = GatewayApiObject<GatewaySpec>;
-/// A ListenerSet.
-pub type ListenerSetObject = GatewayApiObject<ListenerSetSpec>;
 /// An HTTPRoute.
 pub type HttpRouteObject = GatewayApiObject<HttpRouteSpec>;
 /// A GRPCRoute.
@@ -179,8 +185,6 @@ pub enum GatewayApi {
     Class(GatewayClassObject),
     /// A Gateway.
     Gateway(GatewayObject),
-    /// A ListenerSet.
-    ListenerSet(ListenerSetObject),
     /// An HTTPRoute.
     HttpRoute(HttpRouteObject),
     /// A GRPCRoute.
@@ -191,21 +195,14 @@ pub enum GatewayApi {
 
 impl GatewayApi {
     /// The kinds, in the order in which they are read.
-    pub const KINDS: [Kind; 6] = [
-        Kind::GatewayClass,
-        Kind::Gateway,
-        Kind::ListenerSet,
-        Kind::ReferenceGrant,
-        Kind::HttpRoute,
-        Kind::GrpcRoute,
-    ];
+    pub const KINDS: [Kind; 5] =
+        [Kind::GatewayClass, Kind::Gateway, Kind::ReferenceGrant, Kind::HttpRoute, Kind::GrpcRoute];
 
     /// Its kind.
     pub fn kind(&self) -> Kind {
         match self {
             GatewayApi::Class(_) => Kind::GatewayClass,
             GatewayApi::Gateway(_) => Kind::Gateway,
-            GatewayApi::ListenerSet(_) => Kind::ListenerSet,
             GatewayApi::HttpRoute(_) => Kind::HttpRoute,
             GatewayApi::GrpcRoute(_) => Kind::GrpcRoute,
             GatewayApi::Grant(_) => Kind::ReferenceGrant,
@@ -217,7 +214,6 @@ impl GatewayApi {
         match self {
             GatewayApi::Class(o) => &o.meta,
             GatewayApi::Gateway(o) => &o.meta,
-            GatewayApi::ListenerSet(o) => &o.meta,
             GatewayApi::HttpRoute(o) => &o.meta,
             GatewayApi::GrpcRoute(o) => &o.meta,
             GatewayApi::Grant(o) => &o.meta,
@@ -260,7 +256,6 @@ macro_rules! kinds {
 kinds! {
     GatewayClassSpec: "GatewayClass", "gatewayclasses", ClusterResourceScope, GatewayClass, Class;
     GatewaySpec: "Gateway", "gateways", NamespaceResourceScope, Gateway, Gateway;
-    ListenerSetSpec: "ListenerSet", "listenersets", NamespaceResourceScope, ListenerSet, ListenerSet;
     HttpRouteSpec: "HTTPRoute", "httproutes", NamespaceResourceScope, HttpRoute, HttpRoute;
     GrpcRouteSpec: "GRPCRoute", "grpcroutes", NamespaceResourceScope, GrpcRoute, GrpcRoute;
     GrantSpec: "ReferenceGrant", "referencegrants", NamespaceResourceScope, ReferenceGrant, Grant;

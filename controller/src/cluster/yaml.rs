@@ -3,7 +3,7 @@
 use super::certificate::{self, Certificate, CertificateObject};
 use super::gateway::{
     GROUP, GatewayApi, GatewayClassSpec, GatewaySpec, GrantSpec, GrpcRouteSpec, HttpRouteSpec,
-    ListenerSetSpec, NamespaceObject, Spec, Wire,
+    NamespaceObject, Spec, Wire,
 };
 use super::{ClassObject, Cluster, Dirty, IngressObject, Key, SecretObject, ServiceObject, SliceObject};
 use k8s_openapi::api::core::v1::{Namespace, Secret, Service};
@@ -233,10 +233,9 @@ fn object(value: Value) -> Result<Parsed, String> {
         (certificate::GROUP, certificate::KIND) => "cert-manager.io/v1",
         // the same object in both
         (GROUP, "ReferenceGrant") if version == "gateway.networking.k8s.io/v1beta1" => &version,
-        (
-            GROUP,
-            "GatewayClass" | "Gateway" | "ListenerSet" | "HTTPRoute" | "GRPCRoute" | "ReferenceGrant",
-        ) => "gateway.networking.k8s.io/v1",
+        (GROUP, "GatewayClass" | "Gateway" | "HTTPRoute" | "GRPCRoute" | "ReferenceGrant") => {
+            "gateway.networking.k8s.io/v1"
+        }
         _ => return Ok(Parsed::Other),
     };
     let meta = value.get("metadata");
@@ -265,7 +264,6 @@ fn object(value: Value) -> Result<Parsed, String> {
         }
         "GatewayClass" => gateway_api::<GatewayClassSpec>(value, &what),
         "Gateway" => gateway_api::<GatewaySpec>(value, &what),
-        "ListenerSet" => gateway_api::<ListenerSetSpec>(value, &what),
         "HTTPRoute" => gateway_api::<HttpRouteSpec>(value, &what),
         "GRPCRoute" => gateway_api::<GrpcRouteSpec>(value, &what),
         "ReferenceGrant" => gateway_api::<GrantSpec>(value, &what),

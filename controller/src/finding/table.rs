@@ -62,7 +62,7 @@ const fn row(
 use Severity::{Error, Note, Warning};
 
 /// In the order of [`Reason`]'s variants. TAK-1003 stood for an annotation that was not built yet.
-pub(super) const TABLE: [Entry; 46] = [
+pub(super) const TABLE: [Entry; 44] = [
     row(
         Reason::InvalidAnnotation,
         "TAK-1001",
@@ -356,7 +356,7 @@ pub(super) const TABLE: [Entry; 46] = [
         "TAK-7004",
         Warning,
         "",
-        "No listener of the Gateway or ListenerSet takes the route: because of its name or port, kind, namespace or host names.",
+        "No listener of the Gateway takes the route: because of its name or port, kind, namespace or host names.",
         "Look at sectionName, port and hostnames of the route, and at allowedRoutes and hostname of the listener.",
     ),
     row(
@@ -390,22 +390,6 @@ pub(super) const TABLE: [Entry; 46] = [
         "a Service and one of its TCP ports, of other namespaces with a ReferenceGrant",
         "A backend does not exist, is no Service, or is not permitted. Its share of requests is answered 500.",
         "Create the Service, correct the reference, or create a ReferenceGrant in the Service's namespace.",
-    ),
-    row(
-        Reason::ListenerSetNotAccepted,
-        "TAK-7013",
-        Error,
-        "a Gateway whose spec.allowedListeners takes the namespace of the ListenerSet",
-        "The Gateway does not let the ListenerSet add listeners, or is itself not accepted. None of its listeners is served.",
-        "Ask the owner of the Gateway to allow it with spec.allowedListeners, or attach to another Gateway.",
-    ),
-    row(
-        Reason::ListenerConflicted,
-        "TAK-7014",
-        Error,
-        "one listener for each port and host of a Gateway and its ListenerSets; one protocol for each port",
-        "Another listener came first to the host, or to the port with another protocol. This one is not served; other listeners are.",
-        "Choose another host or port. The Gateway's own listeners come first, then those of the older ListenerSet.",
     ),
     row(
         Reason::Unparsable,

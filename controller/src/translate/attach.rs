@@ -1,45 +1,29 @@
 //! Which listeners a route attaches to, and which hosts it gets there.
 
-use super::gateway::{Gateways, Listener, api_kind};
+use super::gateway::{Gateways, Listener};
 use crate::cluster::gateway::{GROUP, Meta, ParentRef};
 use crate::cluster::{Cluster, Key};
 use crate::finding::quoted;
 use crate::status::conditions::Condition;
 use ingress_core::{HostPattern, Kind, Scope};
 use std::collections::BTreeSet;
-use std::sync::Arc;
-
-/// A Gateway or ListenerSet.
-pub(super) type ParentId = (Kind, Key);
-
-/// The Gateway or ListenerSet that a reference of a route in this namespace names, whether there is one or not.
-pub(super) fn parent_id(reference: &ParentRef, namespace: &Arc<str>) -> Option<ParentId> {
-    let kind = match reference.kind.as_deref() {
-        _ if reference.group.as_deref().is_some_and(|g| g != GROUP) => return None,
-        None | Some("Gateway") => Kind::Gateway,
-        Some("ListenerSet") => Kind::ListenerSet,
-        Some(_) => return None,
-    };
-    let named = reference.namespace.as_deref().filter(|n| !n.is_empty());
-    Some((kind, Key::new(named.unwrap_or(namespace), &*reference.name)))
-}
 
 /// What a route comes to at its Gateways.
 #[derive(Default, PartialEq, Eq)]
 pub(super) struct Attached {
-    /// Those of its `parentRefs` that are Gateways of ours, or ListenerSets of such.
+    /// Those of its `parentRefs` that are Gateways of ours.
     pub parents: Box<[Parent]>,
     /// Where its rules are installed; in order, each once.
     pub places: Box<[Place]>,
-    /// Listeners that count it, by whose they are and position there; in order, each once.
-    pub listeners: Box<[(ParentId, usize)]>,
+    /// Listeners that count it, by Gateway and position; in order, each once.
+    pub listeners: Box<[(Key, usize)]>,
 }
 
 /// While parents are looked at.
 #[derive(Default)]
 struct Found {
     places: BTreeSet<Place>,
-    listeners: BTreeSet<(ParentId, usize)>,
+    listeners: BTreeSet<(Key, usize)>,
 }
 
 /// A parent of ours.
@@ -72,11 +56,14 @@ impl Attached {
         let mut found = Found::default();
         let mut parents = Vec::new();
         for (at, reference) in parent_refs.iter().enumerate() {
-            let Some(id) = parent_id(reference, &meta.key.namespace) else { continue };
-            if gateways.parent(&id).is_none() {
+            let is_gateway = reference.group.as_deref().is_none_or(|g| g == GROUP)
+                && reference.kind.as_deref().is_none_or(|k| k == "Gateway");
+            let namespace = reference.namespace.as_deref().filter(|n| !n.is_empty());
+            let key = Key::new(namespace.unwrap_or(&meta.key.namespace), &*reference.name);
+            if !is_gateway || !gateways.all.contains_key(&key) {
                 continue;
             }
-            let accepted = found.attach(kind, meta, reference, &id, hosts, gateways, cluster);
+            let accepted = found.attach(kind, meta, reference, &key, hosts, gateways, cluster);
             let accepted = match accepted {
                 Ok(()) => Condition::new("Accepted", true, "Accepted", ""),
                 Err((reason, message)) => Condition::new("Accepted", false, reason, message),
@@ -99,28 +86,25 @@ impl Found {
         kind: Kind,
         meta: &Meta,
         reference: &ParentRef,
-        id: &ParentId,
+        key: &Key,
         hosts: &[HostPattern],
         gateways: &Gateways,
         cluster: &Cluster,
     ) -> Result<(), (&'static str, String)> {
-        let Some((gateway, listeners)) = gateways.parent(id) else { return Ok(()) };
-        let key = &id.1;
-        let parent = format_args!("{} {key}", api_kind(id.0));
+        let Some(gateway) = gateways.all.get(key) else { return Ok(()) };
         let named = |listener: &Listener| {
             reference.section_name.as_ref().is_none_or(|name| *name == listener.name)
                 && reference.port.is_none_or(|port| port == listener.port)
         };
-        let mut candidates: Vec<_> = listeners.iter().enumerate().filter(|(_, l)| named(l)).collect();
-        if listeners.is_empty() && id.0 == Kind::ListenerSet {
-            let message = format!("{parent} adds no listeners, for Gateway {gateway} does not let it");
-            return Err(("NoMatchingParent", message));
-        }
+        let mut candidates: Vec<_> = gateway.listeners.iter().enumerate().filter(|(_, l)| named(l)).collect();
         if candidates.is_empty() {
             let name = reference.section_name.as_deref().map(|n| format!(" named {}", quoted(n)));
             let port = reference.port.map(|port| format!(" on port {port}"));
-            let message =
-                format!("{parent} has no listener{}{}", name.unwrap_or_default(), port.unwrap_or_default());
+            let message = format!(
+                "Gateway {key} has no listener{}{}",
+                name.unwrap_or_default(),
+                port.unwrap_or_default()
+            );
             return Err(("NoMatchingParent", message));
         }
         candidates.retain(|(_, listener)| {
@@ -128,7 +112,7 @@ impl Found {
         });
         if candidates.is_empty() {
             let message =
-                format!("no listener of {parent} lets routes of this kind and namespace attach to it");
+                format!("no listener of Gateway {key} lets routes of this kind and namespace attach to it");
             return Err(("NotAllowedByListeners", message));
         }
         let mut met = false;
@@ -140,23 +124,23 @@ impl Found {
                 continue;
             }
             met = true;
-            self.listeners.insert((id.clone(), at));
+            self.listeners.insert((key.clone(), at));
             let Some(scope) = listener.scope.filter(|_| listener.serves) else { continue };
             let isolated = both.into_iter().filter(|host| {
                 // what a more specific listener of the Gateway takes is not this one's
-                !gateways.merged(gateway).any(|other| {
+                !gateway.listeners.iter().any(|other| {
                     other.scope == Some(scope)
                         && other.hostname != listener.hostname
                         && other.hostname.within(&listener.hostname)
                         && host.within(&other.hostname)
                 })
             });
-            self.places.extend(isolated.map(|host| Place { scope, host, gateway: gateway.clone() }));
+            self.places.extend(isolated.map(|host| Place { scope, host, gateway: key.clone() }));
         }
         if met {
             return Ok(());
         }
-        let message = format!("none of its hostnames is one of a listener of {parent}");
+        let message = format!("none of its hostnames is one of a listener of Gateway {key}");
         Err(("NoMatchingListenerHostname", message))
     }
 }

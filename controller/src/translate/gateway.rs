@@ -3,11 +3,9 @@
 //! They are few and are looked at together: the answer for one can depend on all others, which share its addresses.
 
 use super::Settings;
-use super::attach::ParentId;
 use super::grant::{Grants, Kinded};
-use super::listener_set::{self, ListenerSet};
 use super::secret::Certificates;
-use crate::cluster::gateway::{FromNamespaces, GROUP, GatewayObject, ListenerSpec};
+use crate::cluster::gateway::{GROUP, GatewayObject, ListenerSpec, RouteNamespaces};
 use crate::cluster::{Cluster, Key};
 use crate::finding::{Finding, Findings, Reason, quoted};
 use crate::status::conditions::Condition;
@@ -19,17 +17,14 @@ use std::sync::Arc;
 /// `spec.controllerName` of the GatewayClasses that we serve.
 pub const CONTROLLER: &str = "tak-os.org/gateway-controller";
 
-/// Every Gateway of ours, and the ListenerSets that name one of them.
+/// Every Gateway of ours, oldest first.
 #[derive(Default)]
 pub(super) struct Gateways {
     pub all: BTreeMap<Key, Gateway>,
-    pub sets: BTreeMap<Key, ListenerSet>,
     /// Secrets that listeners refer to, whether they exist or not.
     pub secrets: BTreeSet<Key>,
-    /// Whether a selector decides which namespaces' routes may attach.
+    /// Whether a selector decides which namespaces may attach.
     pub selects: bool,
-    /// Whether a selector decides which namespaces' ListenerSets may add listeners.
-    pub selects_sets: bool,
 }
 
 /// A Gateway of ours.
@@ -37,14 +32,7 @@ pub(super) struct Gateways {
 pub(super) struct Gateway {
     pub created: i64,
     pub generation: i64,
-    /// Its own.
     pub listeners: Box<[Listener]>,
-    /// Namespaces whose ListenerSets may add listeners.
-    pub sets_from: From,
-    /// The ListenerSets that it lets add listeners, in the order that counts.
-    pub sets: Vec<Key>,
-    /// How many of them are accepted.
-    pub attached_sets: usize,
     /// `Accepted` and `Programmed`.
     pub conditions: Box<[Condition]>,
     /// Type and value.
@@ -71,7 +59,7 @@ pub(super) struct Listener {
     pub conditions: Box<[Condition]>,
 }
 
-/// Namespaces whose routes or ListenerSets may attach.
+/// Namespaces whose routes may attach.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum From {
     All,
@@ -81,23 +69,20 @@ pub(super) enum From {
 }
 
 impl From {
-    /// What is written; `absent` where nothing is.
-    fn read(namespaces: Option<&FromNamespaces>, absent: Self) -> Self {
-        let Some(namespaces) = namespaces else { return absent };
+    fn read(namespaces: Option<&RouteNamespaces>) -> Self {
+        let Some(namespaces) = namespaces else { return From::Same };
         match namespaces.from.as_deref() {
-            None => absent,
-            Some("Same") => From::Same,
+            None | Some("Same") => From::Same,
             Some("All") => From::All,
             Some("Selector") => namespaces.selector.clone().map_or(From::Nowhere, From::Selected),
             Some(_) => From::Nowhere,
         }
     }
 
-    /// Whether what is in a namespace may attach to this object.
-    pub(super) fn takes(&self, namespace: &Arc<str>, object: &Key, cluster: &Cluster) -> bool {
+    pub(super) fn takes(&self, namespace: &Arc<str>, gateway: &Key, cluster: &Cluster) -> bool {
         match self {
             From::All => true,
-            From::Same => *namespace == object.namespace,
+            From::Same => *namespace == gateway.namespace,
             // labels that cannot be read admit nobody
             From::Selected(selector) => {
                 cluster.namespaces.get(namespace).is_some_and(|n| selector.matches(&n.labels))
@@ -116,7 +101,6 @@ pub(super) fn api_kind(kind: Kind) -> &'static str {
         Kind::GrpcRoute => "GRPCRoute",
         Kind::HttpRoute => "HTTPRoute",
         Kind::Gateway => "Gateway",
-        Kind::ListenerSet => "ListenerSet",
         _ => "",
     }
 }
@@ -145,107 +129,54 @@ impl Gateways {
             settings,
             now,
             ports: HashMap::new(),
-            hosts: HashMap::new(),
             secrets: BTreeSet::new(),
             selects: false,
-            selects_sets: false,
         };
-        let mut all: BTreeMap<_, _> =
-            ours.iter().enumerate().map(|(at, g)| (g.meta.key.clone(), look.gateway(g, at))).collect();
-        // behind all Gateways: what somebody adds to one takes no port from another
-        let addresses: HashMap<&Key, _> =
-            ours.iter().enumerate().map(|(at, g)| (&g.meta.key, look.own_address(at))).collect();
-        let mut sets: Vec<_> = cluster.listener_sets.values().collect();
-        sets.sort_by_key(|set| (set.meta.created, &set.meta.key));
-        let mut of_ours = BTreeMap::new();
-        for object in sets {
-            let Some(key) = listener_set::parent(object) else { continue };
-            let (Some(gateway), Some(address)) = (all.get_mut(&key), addresses.get(&key)) else { continue };
-            let set = look.listener_set(object, &key, gateway, *address);
-            gateway.attached_sets += usize::from(set.is_accepted());
-            if !set.listeners.is_empty() {
-                gateway.sets.push(object.meta.key.clone());
-            }
-            of_ours.insert(object.meta.key.clone(), set);
-        }
-        Self {
-            all,
-            sets: of_ours,
-            secrets: look.secrets,
-            selects: look.selects,
-            selects_sets: look.selects_sets,
-        }
-    }
-
-    /// What a route can attach to under this name: the Gateway that listens, and the listeners.
-    pub(super) fn parent(&self, (kind, key): &ParentId) -> Option<(&Key, &[Listener])> {
-        match kind {
-            Kind::ListenerSet => self.sets.get(key).map(|set| (&set.gateway, &*set.listeners)),
-            _ => self.all.get_key_value(key).map(|(key, gateway)| (key, &*gateway.listeners)),
-        }
-    }
-
-    /// All listeners of a Gateway, those of its sets included, in the order that counts.
-    pub(super) fn merged(&self, gateway: &Key) -> impl Iterator<Item = &Listener> {
-        let gateway = self.all.get(gateway);
-        let sets = gateway.into_iter().flat_map(|g| &g.sets).filter_map(|key| self.sets.get(key));
-        gateway.into_iter().flat_map(|g| &g.listeners).chain(sets.flat_map(|set| &set.listeners))
-    }
-
-    /// Every listener and the Gateway that listens, in the order that counts: those of Gateways first, the oldest's
-    /// ahead, then those of ListenerSets likewise.
-    pub(super) fn listeners(&self) -> impl Iterator<Item = (&Key, &Listener)> {
-        let mut all: Vec<_> = self.all.iter().collect();
-        all.sort_by_key(|(key, gateway)| (gateway.created, *key));
-        let mut sets: Vec<_> = self.sets.iter().collect();
-        sets.sort_by_key(|(key, set)| (set.created, *key));
-        let own = all.into_iter().flat_map(|(key, gateway)| gateway.listeners.iter().map(move |l| (key, l)));
-        own.chain(sets.into_iter().flat_map(|(_, set)| set.listeners.iter().map(move |l| (&set.gateway, l))))
+        let own = own_addresses(&ours, &settings.gateway_addresses);
+        let all = ours.iter().zip(own).map(|(g, own)| (g.meta.key.clone(), look.gateway(g, own))).collect();
+        Self { all, secrets: look.secrets, selects: look.selects }
     }
 }
 
-impl Gateway {
-    /// Whether a condition of it is True.
-    pub(super) fn has(&self, condition: &str) -> bool {
-        self.conditions.iter().any(|c| c.kind == condition && c.status)
+/// The address of each of these Gateways, oldest first: the one that it asks for, else the one that its status tells already, so
+/// that no other Gateway's coming or going moves it, else the one that the fewest have.
+fn own_addresses(ours: &[&Arc<GatewayObject>], there_are: &[IpAddr]) -> Vec<Option<IpAddr>> {
+    if there_are.is_empty() {
+        return vec![None; ours.len()];
     }
-}
-
-impl Listener {
-    /// Whether it has the certificate that it needs.
-    pub(super) fn has_certificate(&self) -> bool {
-        !self.tls || self.certificate.is_some()
+    let mut own: Vec<_> = ours
+        .iter()
+        .map(|gateway| {
+            let asked = gateway.spec.addresses.iter().filter_map(|address| address.value.parse().ok());
+            let told = gateway.meta.addresses().into_iter();
+            asked.chain(told).find(|address| there_are.contains(address))
+        })
+        .collect();
+    let mut taken: HashMap<IpAddr, usize> = HashMap::new();
+    for address in own.iter().flatten() {
+        *taken.entry(*address).or_default() += 1;
     }
+    for address in own.iter_mut().filter(|own| own.is_none()) {
+        let free = there_are.iter().min_by_key(|address| taken.get(address).copied().unwrap_or_default());
+        if let Some(free) = free {
+            *taken.entry(*free).or_default() += 1;
+        }
+        *address = free.copied();
+    }
+    own
 }
 
 /// What is known while Gateways are looked at.
-pub(super) struct Look<'a> {
-    pub cluster: &'a Cluster,
+struct Look<'a> {
+    cluster: &'a Cluster,
     grants: &'a Grants,
     certificates: &'a mut Certificates,
     settings: &'a Settings,
     now: i64,
-    /// Whether a port speaks TLS, by who came first.
-    ports: HashMap<u16, bool>,
-    /// Hosts that listeners of a Gateway and its sets have, by port.
-    hosts: HashMap<Key, BTreeMap<u16, BTreeSet<HostPattern>>>,
+    /// Whether a port (of an address) speaks TLS, by who came first.
+    ports: HashMap<Scope, bool>,
     secrets: BTreeSet<Key>,
     selects: bool,
-    pub selects_sets: bool,
-}
-
-/// Whose listeners are looked at.
-#[derive(Clone, Copy)]
-pub(super) struct Owner<'a> {
-    /// Gateway or ListenerSet.
-    pub kind: Kind,
-    pub key: &'a Key,
-    /// The Gateway that listens.
-    pub gateway: &'a Key,
-    /// Its own address.
-    pub address: Option<IpAddr>,
-    /// Whether nothing of it is served.
-    pub refused: bool,
 }
 
 /// What a listener comes to, step by step.
@@ -256,15 +187,16 @@ struct Steps {
 }
 
 impl Look<'_> {
-    fn gateway(&mut self, object: &GatewayObject, at: usize) -> Gateway {
+    fn gateway(&mut self, object: &GatewayObject, address: Option<IpAddr>) -> Gateway {
         let mut findings = Findings::default();
         let refused = self.refused(object, &mut findings);
-        let address = self.own_address(at);
-        let key = &object.meta.key;
-        let own = Owner { kind: Kind::Gateway, key, gateway: key, address, refused: refused.is_some() };
-        let specs = object.spec.listeners.iter().enumerate();
-        let listeners: Box<[Listener]> =
-            specs.map(|(i, spec)| self.listener(own, spec, i, &mut findings)).collect();
+        let listeners: Box<[Listener]> = object
+            .spec
+            .listeners
+            .iter()
+            .enumerate()
+            .map(|(i, spec)| self.listener(object, spec, i, address, refused.is_some(), &mut findings))
+            .collect();
         let valid = listeners.iter().filter(|l| is(l, "Accepted")).count();
         let programmed = listeners.iter().filter(|l| l.serves).count();
         let addresses = self.addresses(address);
@@ -298,12 +230,6 @@ impl Look<'_> {
             created: object.meta.created,
             generation: object.meta.generation,
             listeners,
-            sets_from: From::read(
-                object.spec.allowed_listeners.as_ref().and_then(|allowed| allowed.namespaces.as_ref()),
-                From::Nowhere,
-            ),
-            sets: Vec::new(),
-            attached_sets: 0,
             conditions: [accepted, programmed].into(),
             addresses,
             findings: findings.finish(),
@@ -343,11 +269,6 @@ impl Look<'_> {
         None
     }
 
-    fn own_address(&self, at: usize) -> Option<IpAddr> {
-        let own = &self.settings.gateway_addresses;
-        (!own.is_empty()).then(|| own[at % own.len()])
-    }
-
     fn addresses(&self, own: Option<IpAddr>) -> Box<[(&'static str, Box<str>)]> {
         let typed = |value: &str| {
             let kind = if value.parse::<IpAddr>().is_ok() { "IPAddress" } else { "Hostname" };
@@ -364,24 +285,26 @@ impl Look<'_> {
         service.into_iter().flat_map(|service| &service.addresses).map(|a| typed(a)).collect()
     }
 
-    pub(super) fn listener(
+    fn listener(
         &mut self,
-        owner: Owner<'_>,
+        gateway: &GatewayObject,
         spec: &ListenerSpec,
         i: usize,
+        address: Option<IpAddr>,
+        refused: bool,
         findings: &mut Findings,
     ) -> Listener {
         let field = |rest: &str| format!("spec.listeners[{i}]{rest}");
         let tls = &*spec.protocol == "HTTPS";
         let mut steps = Steps { accepted: Ok(()), resolved: Ok(()), conflicted: None };
         let hostname = HostPattern::gateway(spec.hostname.as_deref().unwrap_or_default());
-        if let Err((reason, message)) = self.port(owner.gateway, spec, tls) {
+        if let Err((reason, message)) = self.port(spec, address, tls) {
+            findings.add(Reason::ListenerNotAccepted, field(".port"), message.clone());
             if reason == "ProtocolConflict" {
-                steps.conflict(reason, field(".port"), message, findings);
-            } else {
-                findings.add(Reason::ListenerNotAccepted, field(".port"), message.clone());
-                steps.accepted = Err((reason, message));
+                steps.conflicted = Some((reason, message.clone()));
             }
+            let reason = if reason == "ProtocolConflict" { "PortUnavailable" } else { reason };
+            steps.accepted = Err((reason, message));
         } else if let Err(problem) = &hostname {
             let message = format!("{}: {problem}", quoted(spec.hostname.as_deref().unwrap_or_default()));
             findings.add(Reason::ListenerNotAccepted, field(".hostname"), message.clone());
@@ -392,31 +315,22 @@ impl Look<'_> {
         if tls && steps.accepted.is_ok() {
             let mode = spec.tls.as_ref().and_then(|tls| tls.mode.as_deref()).unwrap_or("Terminate");
             if mode == "Terminate" {
-                certificate = self.certificate(owner, spec, &mut steps, &field, findings);
+                certificate = self.certificate(gateway, spec, &mut steps, &field, findings);
             } else {
                 let message = format!("tls.mode is {}, Terminate is supported", quoted(mode));
                 findings.add(Reason::ListenerNotAccepted, field(".tls.mode"), message.clone());
                 steps.accepted = Err(("UnsupportedValue", message));
             }
         }
-        let from = From::read(
-            spec.allowed_routes.as_ref().and_then(|allowed| allowed.namespaces.as_ref()),
-            From::Same,
-        );
+        let from = From::read(spec.allowed_routes.as_ref().and_then(|allowed| allowed.namespaces.as_ref()));
         self.selects |= matches!(from, From::Selected(_));
+        let serves = !refused && steps.accepted.is_ok() && (!tls || certificate.is_some());
         let port = u16::try_from(spec.port).unwrap_or_default();
-        let hostname = hostname.unwrap_or(HostPattern::Any);
-        if steps.accepted.is_ok() && !self.claim(owner.gateway, port, &hostname) {
-            let message = format!("another listener of the Gateway has host {hostname} of port {port}");
-            steps.conflict("HostnameConflict", field(".hostname"), message, findings);
-        }
-        let serves = !owner.refused && steps.accepted.is_ok() && (!tls || certificate.is_some());
-        let Owner { address, .. } = owner;
         Listener {
             name: spec.name.clone(),
             port: spec.port,
             tls,
-            hostname,
+            hostname: hostname.unwrap_or(HostPattern::Any),
             kinds,
             from,
             scope: steps.accepted.is_ok().then_some(Scope { address, port }),
@@ -427,15 +341,13 @@ impl Look<'_> {
     }
 
     /// Whether the port may be listened to with this protocol.
-    fn port(&mut self, gateway: &Key, spec: &ListenerSpec, tls: bool) -> Result<(), (&'static str, String)> {
+    fn port(
+        &mut self,
+        spec: &ListenerSpec,
+        address: Option<IpAddr>,
+        tls: bool,
+    ) -> Result<(), (&'static str, String)> {
         if !matches!(&*spec.protocol, "HTTP" | "HTTPS") {
-            let used = u16::try_from(spec.port).is_ok_and(|port| {
-                self.hosts.get(gateway).is_some_and(|of_gateway| of_gateway.contains_key(&port))
-            });
-            if used && &*spec.protocol == "TCP" {
-                let message = format!("port {} is in use for another protocol than TCP", spec.port);
-                return Err(("ProtocolConflict", message));
-            }
             let message = format!("protocol {} is not supported, HTTP and HTTPS are", quoted(&spec.protocol));
             return Err(("UnsupportedProtocol", message));
         }
@@ -455,18 +367,12 @@ impl Look<'_> {
             );
             return Err(("PortUnavailable", message));
         };
-        if *self.ports.entry(port).or_insert(tls) != tls {
+        if *self.ports.entry(Scope { address, port }).or_insert(tls) != tls {
             let other = if tls { "HTTP" } else { "HTTPS" };
             let message = format!("port {port} is in use for {other}");
             return Err(("ProtocolConflict", message));
         }
         Ok(())
-    }
-
-    /// Notes the host that a listener of the Gateway has, unless another one has it already.
-    fn claim(&mut self, gateway: &Key, port: u16, host: &HostPattern) -> bool {
-        let of_gateway = self.hosts.entry(gateway.clone()).or_default();
-        of_gateway.entry(port).or_default().insert(host.clone())
     }
 
     fn kinds(
@@ -510,14 +416,14 @@ impl Look<'_> {
     /// The certificate, if every reference is good: with one that is not, no route is served.
     fn certificate(
         &mut self,
-        owner: Owner<'_>,
+        gateway: &GatewayObject,
         spec: &ListenerSpec,
         steps: &mut Steps,
         field: &impl Fn(&str) -> String,
         findings: &mut Findings,
     ) -> Option<Arc<CertifiedKey>> {
         let refs = spec.tls.as_ref().map(|tls| &*tls.certificate_refs).unwrap_or_default();
-        let own = &owner.key.namespace;
+        let own = &gateway.meta.key.namespace;
         let mut first = None;
         let mut wrong = |reason, at: Option<usize>, message: String| {
             let field = match at {
@@ -539,7 +445,7 @@ impl Look<'_> {
             }
             let namespace = reference.namespace.as_deref().filter(|n| !n.is_empty()).unwrap_or(own);
             let key = Key::new(namespace, &*reference.name);
-            let from = Kinded { group: GROUP, kind: api_kind(owner.kind), namespace: own };
+            let from = Kinded { group: GROUP, kind: "Gateway", namespace: own };
             if !self.grants.permit(from, Kinded { group: "", kind: "Secret", namespace }, &reference.name) {
                 let message = format!("no ReferenceGrant of namespace {namespace} lets it use Secret {key}");
                 wrong("RefNotPermitted", Some(j), message);
@@ -560,19 +466,11 @@ impl Look<'_> {
 }
 
 impl Steps {
-    /// Another listener has what this one asks for.
-    fn conflict(&mut self, reason: &'static str, field: String, message: String, findings: &mut Findings) {
-        findings.add(Reason::ListenerConflicted, field, message.clone());
-        self.conflicted = Some((reason, message.clone()));
-        self.accepted = Err((reason, message));
-    }
-
     fn conditions(self, serves: bool) -> Box<[Condition]> {
         let of = |kind, result: Result<(), (&'static str, String)>, good| match result {
             Ok(()) => Condition::new(kind, true, good, ""),
             Err((reason, message)) => Condition::new(kind, false, reason, message),
         };
-        let unprogrammed = self.conflicted.as_ref().map_or("Invalid", |(reason, _)| *reason);
         let conflicted = match self.conflicted {
             Some((reason, message)) => Condition::new("Conflicted", true, reason, message),
             None => Condition::new("Conflicted", false, "NoConflicts", ""),
@@ -581,7 +479,7 @@ impl Steps {
         let programmed = if serves && resolved {
             Condition::new("Programmed", true, "Programmed", "")
         } else {
-            Condition::new("Programmed", false, unprogrammed, "the other conditions say why")
+            Condition::new("Programmed", false, "Invalid", "the other conditions say why")
         };
         [
             of("Accepted", self.accepted, "Accepted"),
@@ -593,6 +491,6 @@ impl Steps {
     }
 }
 
-pub(super) fn is(listener: &Listener, condition: &str) -> bool {
+fn is(listener: &Listener, condition: &str) -> bool {
     listener.conditions.iter().any(|c| c.kind == condition && c.status)
 }

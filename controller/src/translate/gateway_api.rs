@@ -1,17 +1,16 @@
 //! The Gateway API's part of a pass: what changed in, what ports serve and what statuses say out.
 //!
-//! A change of one route costs that route and its hosts, one of a ListenerSet the routes of its Gateway. Gateways,
-//! classes and grants are few and change rarely: then every route is looked at anew.
+//! A change of one route costs that route and its hosts. Gateways, classes and grants are few and change rarely: then
+//! every route is looked at anew.
 
 use super::Settings;
-use super::attach::{Attached, ParentId, parent_id};
-use super::gateway::{CONTROLLER, Gateways, Listener, api_kind, is_ours};
+use super::attach::Attached;
+use super::gateway::{CONTROLLER, Gateways, api_kind, is_ours};
 use super::grant::Grants;
 use super::ingress::Shared;
-use super::listener_set;
 use super::listeners::{Composed, Ingresses, RouteId};
 use super::route::{DeclaredRoute, Reading, View};
-use crate::cluster::gateway::{Meta, ParentRef};
+use crate::cluster::gateway::Meta;
 use crate::cluster::{Cluster, Dirty, Key};
 use crate::finding::{Finding, Findings, Outcome};
 use crate::status::conditions::Condition;
@@ -31,9 +30,7 @@ pub(super) struct GatewayApi {
     /// Which routes refer to a Service.
     by_service: HashMap<Key, Vec<RouteId>>,
     /// Routes by listener.
-    attached: HashMap<(ParentId, usize), usize>,
-    /// ListenerSets of Gateways that were ours and are gone.
-    orphans: BTreeSet<Key>,
+    attached: HashMap<(Key, usize), usize>,
     composed: Composed,
     /// What was last told of each object.
     told: HashMap<ResourceRef, Box<[Finding]>>,
@@ -56,15 +53,6 @@ pub(super) struct Pass<'a> {
     pub outcomes: &'a mut Vec<Outcome>,
 }
 
-/// Which routes must be looked at, since what they attach to is different.
-#[derive(PartialEq, Eq)]
-enum Renewed {
-    Nothing,
-    /// Those that name one of these.
-    Parents(BTreeSet<ParentId>),
-    Everything,
-}
-
 /// What came of it.
 pub(super) struct Served {
     pub listeners: Arc<Listeners>,
@@ -85,10 +73,10 @@ impl GatewayApi {
         let mut spots = HashSet::new();
         let mut touched: BTreeSet<ResourceRef> = BTreeSet::new();
         let renewed = self.look_at_gateways(pass, shared, &mut touched);
-        for id in self.work(pass, &renewed) {
+        for id in self.work(pass, renewed) {
             self.renew(pass, shared, &id, &mut spots, &mut touched);
         }
-        if renewed != Renewed::Nothing {
+        if renewed {
             self.composed.listen(&self.gateways, pass.ingresses, &mut spots);
         }
         if !self.composed.is_empty() {
@@ -118,65 +106,42 @@ impl GatewayApi {
         self.composed.lost(object, spots)
     }
 
-    /// Looks at Gateways and their ListenerSets if something about them may be different; says whose routes must be
-    /// looked at then.
+    /// Whether Gateways were looked at anew, so that every route must be.
     fn look_at_gateways(
         &mut self,
         pass: &Pass<'_>,
         shared: &mut Shared,
         touched: &mut BTreeSet<ResourceRef>,
-    ) -> Renewed {
+    ) -> bool {
         let Pass { cluster, dirty, settings, .. } = pass;
         let (namespace, name) = &settings.publish_service;
         let published = Key::new(namespace.as_str(), name.as_str());
-        let everything = pass.everything || dirty.gateways;
-        let asked = everything
-            || dirty.listener_sets
-            || (self.gateways.selects_sets && !dirty.namespaces.is_empty())
+        // a Gateway keeps the address that its status tells
+        let retold = || dirty.versions.iter().any(|(kind, _)| *kind == Kind::Gateway);
+        let asked = pass.everything
+            || dirty.gateways
+            || (!settings.gateway_addresses.is_empty() && retold())
             || dirty.services.contains(&published)
             || dirty.secrets.iter().any(|secret| self.gateways.secrets.contains(secret));
         if !asked {
-            return Renewed::Nothing;
+            return false;
         }
         self.grants = Grants::of(cluster);
         let fresh = Gateways::read(cluster, &self.grants, &mut shared.certificates, settings, pass.now);
-        let before = std::mem::replace(&mut self.gateways, fresh);
-        let fresh = &self.gateways;
-        let mut changed = BTreeSet::new();
-        for key in fresh.all.keys().chain(before.all.keys()) {
-            if fresh.all.get(key) != before.all.get(key) {
+        let changed = fresh.all != self.gateways.all;
+        for key in fresh.all.keys().chain(self.gateways.all.keys()) {
+            if fresh.all.get(key) != self.gateways.all.get(key) {
                 touched.insert(resource(Kind::Gateway, key));
-                changed.insert(key.clone());
             }
         }
-        for key in fresh.sets.keys().chain(before.sets.keys()) {
-            let (new, old) = (fresh.sets.get(key), before.sets.get(key));
-            if new != old {
-                touched.insert(resource(Kind::ListenerSet, key));
-                changed.extend([new, old].into_iter().flatten().map(|set| set.gateway.clone()));
-            }
-        }
-        self.orphans.extend(before.sets.keys().cloned());
-        self.orphans.retain(|key| {
-            let parent = cluster.listener_sets.get(key).and_then(|set| listener_set::parent(set));
-            parent.is_some_and(|parent| !cluster.gateways.contains_key(&parent))
-        });
-        if everything {
-            return Renewed::Everything;
-        }
-        if changed.is_empty() {
-            return Renewed::Nothing;
-        }
-        // listeners of one Gateway keep hosts from each other
-        let sets = fresh.sets.iter().chain(&before.sets).filter(|(_, set)| changed.contains(&set.gateway));
-        let sets: Vec<_> = sets.map(|(key, _)| (Kind::ListenerSet, key.clone())).collect();
-        Renewed::Parents(changed.into_iter().map(|key| (Kind::Gateway, key)).chain(sets).collect())
+        self.gateways = fresh;
+        pass.everything || dirty.gateways || changed
     }
 
     /// The routes that must be looked at.
-    fn work(&self, pass: &Pass<'_>, renewed: &Renewed) -> BTreeSet<RouteId> {
+    fn work(&self, pass: &Pass<'_>, renewed: bool) -> BTreeSet<RouteId> {
         let Pass { cluster, dirty, .. } = pass;
-        if *renewed == Renewed::Everything {
+        if renewed {
             let http = cluster.http_routes.keys().map(|key| (Kind::HttpRoute, key.clone()));
             let grpc = cluster.grpc_routes.keys().map(|key| (Kind::GrpcRoute, key.clone()));
             return http.chain(grpc).chain(self.routes.keys().cloned()).collect();
@@ -186,16 +151,6 @@ impl GatewayApi {
         if self.gateways.selects && !dirty.namespaces.is_empty() {
             let within = |id: &&RouteId| dirty.namespaces.contains(&id.1.namespace);
             work.extend(self.routes.keys().filter(within).cloned());
-        }
-        if let Renewed::Parents(parents) = renewed {
-            let names_one = |meta: &Meta, refs: &[ParentRef]| {
-                let mut ids = refs.iter().filter_map(|r| parent_id(r, &meta.key.namespace));
-                ids.any(|id| parents.contains(&id))
-            };
-            let http = cluster.http_routes.iter().filter(|(_, r)| names_one(&r.meta, &r.spec.parent_refs));
-            let grpc = cluster.grpc_routes.iter().filter(|(_, r)| names_one(&r.meta, &r.spec.parent_refs));
-            work.extend(http.map(|(key, _)| (Kind::HttpRoute, key.clone())));
-            work.extend(grpc.map(|(key, _)| (Kind::GrpcRoute, key.clone())));
         }
         work
     }
@@ -250,11 +205,11 @@ impl GatewayApi {
                     self.attached.remove(listener);
                 }
             }
-            touched.insert(resource(listener.0.0, &listener.0.1));
+            touched.insert(resource(Kind::Gateway, &listener.0));
         }
         for listener in new.listeners.iter().filter(|listener| !old.listeners.contains(listener)) {
             *self.attached.entry(listener.clone()).or_default() += 1;
-            touched.insert(resource(listener.0.0, &listener.0.1));
+            touched.insert(resource(Kind::Gateway, &listener.0));
         }
     }
 
@@ -265,9 +220,7 @@ impl GatewayApi {
             touched.iter().filter(|o| o.kind != Kind::Ingress).cloned().collect();
         all.extend(dirty.versions.iter().map(|(kind, key)| resource(*kind, key)));
         if dirty.writes || pass.everything {
-            for kind in
-                [Kind::GatewayClass, Kind::Gateway, Kind::ListenerSet, Kind::HttpRoute, Kind::GrpcRoute]
-            {
+            for kind in [Kind::GatewayClass, Kind::Gateway, Kind::HttpRoute, Kind::GrpcRoute] {
                 all.extend(cluster.gateway_api_keys(kind).map(|key| resource(kind, key)));
             }
         }
@@ -287,28 +240,30 @@ impl GatewayApi {
                         Condition::new("Accepted", false, "InvalidParameters", message)
                     }
                 };
-                Some(status::class(&class.meta, accepted, pass.now))
+                let Settings { gateway_listener_ports: ports, gateway_addresses: own, .. } = pass.settings;
+                let features = status::features(ports, !own.is_empty());
+                Some(status::class(&class.meta, accepted, &features, pass.now))
             }
             Kind::Gateway => {
                 let (object, gateway) = (cluster.gateways.get(&key)?, self.gateways.all.get(&key)?);
+                let listeners: Vec<_> = gateway
+                    .listeners
+                    .iter()
+                    .enumerate()
+                    .map(|(i, listener)| ListenerStatus {
+                        name: &listener.name,
+                        kinds: listener.kinds.iter().map(|kind| api_kind(*kind)).collect(),
+                        attached: self.attached.get(&(key.clone(), i)).copied().unwrap_or_default(),
+                        conditions: &listener.conditions,
+                    })
+                    .collect();
                 Some(status::gateway(
                     &object.meta,
                     &gateway.conditions,
                     &gateway.addresses,
-                    &self.listener_statuses(&(Kind::Gateway, key), &gateway.listeners),
-                    gateway.attached_sets,
+                    &listeners,
                     pass.now,
                 ))
-            }
-            Kind::ListenerSet => {
-                let object = cluster.listener_sets.get(&key)?;
-                if let Some(set) = self.gateways.sets.get(&key) {
-                    let listeners = self.listener_statuses(&(Kind::ListenerSet, key), &set.listeners);
-                    return Some(status::listener_set(&object.meta, &set.conditions, &listeners, pass.now));
-                }
-                let gateway = listener_set::parent(object).filter(|_| self.orphans.contains(&key))?;
-                let conditions = listener_set::orphaned(&gateway);
-                Some(status::listener_set(&object.meta, &conditions, &[], pass.now))
             }
             kind @ (Kind::HttpRoute | Kind::GrpcRoute) => {
                 let meta = route_meta(cluster, &(kind, key.clone()))?;
@@ -332,16 +287,6 @@ impl GatewayApi {
         }
     }
 
-    fn listener_statuses<'a>(&self, of: &ParentId, listeners: &'a [Listener]) -> Vec<ListenerStatus<'a>> {
-        let status = |(i, listener): (usize, &'a Listener)| ListenerStatus {
-            name: &listener.name,
-            kinds: listener.kinds.iter().map(|kind| api_kind(*kind)).collect(),
-            attached: self.attached.get(&(of.clone(), i)).copied().unwrap_or_default(),
-            conditions: &listener.conditions,
-        };
-        listeners.iter().enumerate().map(status).collect()
-    }
-
     /// Hands out an object's findings if they are others than before.
     fn tell(&mut self, pass: &mut Pass<'_>, object: ResourceRef) {
         let key = Key { namespace: object.namespace.clone(), name: object.name.clone() };
@@ -349,10 +294,6 @@ impl GatewayApi {
             Kind::Gateway => {
                 let meta = pass.cluster.gateways.get(&key).map(|gateway| &gateway.meta);
                 (meta, self.gateways.all.get(&key).map(|g| g.findings.clone()).unwrap_or_default())
-            }
-            Kind::ListenerSet => {
-                let meta = pass.cluster.listener_sets.get(&key).map(|set| &set.meta);
-                (meta, self.gateways.sets.get(&key).map(|s| s.findings.clone()).unwrap_or_default())
             }
             kind => {
                 let id = (kind, key);

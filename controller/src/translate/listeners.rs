@@ -99,10 +99,12 @@ impl Composed {
     ) {
         let mut scopes: BTreeMap<Scope, bool> = BTreeMap::new();
         let mut own_hosts: BTreeMap<Spot, BTreeSet<Key>> = BTreeMap::new();
-        for (gateway, listener) in gateways.listeners() {
-            let Some(scope) = listener.scope else { continue };
-            scopes.insert(scope, listener.tls);
-            own_hosts.entry((scope, listener.hostname.clone())).or_default().insert(gateway.clone());
+        for (key, gateway) in &gateways.all {
+            for listener in &gateway.listeners {
+                let Some(scope) = listener.scope else { continue };
+                scopes.insert(scope, listener.tls);
+                own_hosts.entry((scope, listener.hostname.clone())).or_default().insert(key.clone());
+            }
         }
         for spot in own_hosts.keys().chain(self.own_hosts.keys()) {
             if own_hosts.get(spot) != self.own_hosts.get(spot) || !self.scopes.contains_key(&spot.0) {
@@ -126,7 +128,7 @@ impl Composed {
     }
 
     /// The certificates of each port with TLS: those of Ingresses first, then those of listeners, the oldest
-    /// Gateway's first, and those of ListenerSets behind.
+    /// Gateway's first.
     pub(super) fn certify(&mut self, gateways: &Gateways, ingresses: Ingresses<'_>) {
         if self.certified.as_ref().is_some_and(|known| Arc::ptr_eq(known, ingresses.certs)) {
             return;
@@ -136,8 +138,10 @@ impl Composed {
             let mut certs =
                 if has_ingresses(*scope) { CertStore::clone(ingresses.certs) } else { CertStore::default() };
             let mut names = HostMap::default();
+            let mut all: Vec<_> = gateways.all.iter().collect();
+            all.sort_by_key(|(key, gateway)| (gateway.created, *key));
             let mut taken = BTreeSet::new();
-            for (_, listener) in gateways.listeners().filter(|(_, l)| l.scope == Some(*scope)) {
+            for listener in all.iter().flat_map(|(_, g)| &g.listeners).filter(|l| l.scope == Some(*scope)) {
                 let host = &listener.hostname;
                 names.insert(host, TlsMode::Terminate);
                 let Some(certificate) = &listener.certificate else { continue };

@@ -9,7 +9,6 @@ use h2::client::{ResponseFuture, SendRequest};
 use h2::{RecvStream, SendStream};
 use http::{HeaderMap, Request};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
@@ -28,11 +27,6 @@ impl H2Conn {
     /// Plaintext with prior knowledge.
     pub async fn connect(addr: SocketAddr) -> anyhow::Result<Self> {
         Self::over(connect_tcp(addr).await?, "http", None).await
-    }
-
-    /// [`connect`](Self::connect) on a connection that the test made.
-    pub async fn from_tcp(stream: TcpStream) -> anyhow::Result<Self> {
-        Self::over(stream, "http", None).await
     }
 
     /// Over TLS with any certificate; an error where the server does not choose `h2`.

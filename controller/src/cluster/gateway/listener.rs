@@ -17,14 +17,6 @@ fields! {
         pub infrastructure: Option<Infrastructure>,
         /// TLS of clients and backends.
         pub tls: Option<GatewayTls>,
-        /// Which ListenerSets may add listeners; absent: none.
-        pub allowed_listeners: Option<AllowedListeners>,
-    }
-
-    /// Which ListenerSets may add listeners to a Gateway.
-    pub struct AllowedListeners {
-        /// From where; absent: from nowhere.
-        pub namespaces: Option<FromNamespaces>,
     }
 
     /// `spec.tls` of a Gateway.
@@ -50,9 +42,9 @@ fields! {
         pub value: Text,
     }
 
-    /// One of the listeners of a Gateway or ListenerSet.
+    /// One of a Gateway's listeners.
     pub struct ListenerSpec {
-        /// Its name within the object.
+        /// Its name within the Gateway.
         pub name: Text,
         /// Hosts that it takes; absent: all.
         pub hostname: Option<Text>,
@@ -77,14 +69,14 @@ fields! {
     /// Which routes may attach to a listener.
     pub struct AllowedRoutes {
         /// From where.
-        pub namespaces: Option<FromNamespaces>,
+        pub namespaces: Option<RouteNamespaces>,
         /// Of which kinds.
         pub kinds: List<RouteKind>,
     }
 
-    /// From where routes or ListenerSets may attach.
-    pub struct FromNamespaces {
-        /// All, Same, Selector or None; where absent Same for routes, None for ListenerSets.
+    /// From where routes may attach.
+    pub struct RouteNamespaces {
+        /// All, Same, Selector or None; Same where absent.
         pub from: Option<Text>,
         /// By labels of the namespace.
         pub selector: Option<Selector>,
