@@ -193,15 +193,23 @@ fn the_roles_hold_what_is_documented_and_no_more() {
         .into_iter()
         .chain(["ingresses", "ingressclasses"].map(|r| format!("networking.k8s.io/{r}")))
         .chain(
-            ["gatewayclasses", "gateways", "listenersets", "httproutes", "grpcroutes", "referencegrants"]
-                .map(|r| format!("{gateway}/{r}")),
+            [
+                "gatewayclasses",
+                "gateways",
+                "listenersets",
+                "httproutes",
+                "grpcroutes",
+                "tlsroutes",
+                "referencegrants",
+            ]
+            .map(|r| format!("{gateway}/{r}")),
         )
         .chain(["cert-manager.io/certificates".to_owned()]);
     for resource in read {
         wanted.extend(["get", "list", "watch"].map(|verb| format!("{verb} {resource}")));
     }
     wanted.extend(["create", "update", "patch"].map(|verb| format!("{verb} cert-manager.io/certificates")));
-    for kind in ["gatewayclasses", "gateways", "listenersets", "httproutes", "grpcroutes"] {
+    for kind in ["gatewayclasses", "gateways", "listenersets", "httproutes", "grpcroutes", "tlsroutes"] {
         wanted.extend(["update", "patch"].map(|verb| format!("{verb} {gateway}/{kind}/status")));
     }
     wanted.extend(["create", "patch"].map(|verb| format!("{verb} events.k8s.io/events")));

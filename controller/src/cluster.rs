@@ -20,7 +20,7 @@ pub(crate) use pool::Pool;
 use certificate::Certificates;
 use gateway::{
     GatewayClassObject, GatewayObject, GrantObject, GrpcRouteObject, HttpRouteObject, ListenerSetObject,
-    NamespaceObject,
+    NamespaceObject, TlsRouteObject,
 };
 use ingress_core::Kind;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -253,6 +253,8 @@ pub struct Cluster {
     pub http_routes: HashMap<Key, Arc<HttpRouteObject>>,
     /// Every GRPCRoute.
     pub grpc_routes: HashMap<Key, Arc<GrpcRouteObject>>,
+    /// Every TLSRoute.
+    pub tls_routes: HashMap<Key, Arc<TlsRouteObject>>,
     /// Every ReferenceGrant.
     pub grants: HashMap<Key, Arc<GrantObject>>,
     /// The Service that each EndpointSlice belongs to.
@@ -281,7 +283,7 @@ pub struct Dirty {
     pub gateways: bool,
     /// ListenerSets came, changed or went.
     pub listener_sets: bool,
-    /// HTTPRoutes and GRPCRoutes that came, changed or went.
+    /// HTTPRoutes, GRPCRoutes and TLSRoutes that came, changed or went.
     pub routes: BTreeSet<(Kind, Key)>,
     /// Namespaces that came, went or have other labels.
     pub namespaces: HashSet<Arc<str>>,

@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 
 /// Features of the Gateway API that a GatewayClass says we have, in the order of the alphabet: those whose conformance
 /// tests pass with the flags' defaults. What is left out, and why, is in `docs/gateway.md`.
-pub const FEATURES: [&str; 31] = [
+pub const FEATURES: [&str; 32] = [
     "GRPCRoute",
     "GRPCRouteNamedRouteRule",
     "Gateway",
@@ -43,6 +43,7 @@ pub const FEATURES: [&str; 31] = [
     "HTTPRouteSchemeRedirect",
     "ListenerSet",
     "ReferenceGrant",
+    "TLSRoute",
 ];
 
 /// A listener's part of the status of a Gateway or ListenerSet.
@@ -222,6 +223,7 @@ fn write(kind: Kind, meta: &Meta, status: Option<Value>) -> Write {
         Kind::Gateway => ("Gateway", "gateways"),
         Kind::ListenerSet => ("ListenerSet", "listenersets"),
         Kind::GrpcRoute => ("GRPCRoute", "grpcroutes"),
+        Kind::TlsRoute => ("TLSRoute", "tlsroutes"),
         _ => ("HTTPRoute", "httproutes"),
     };
     let (namespace, name) = (meta.key.namespace.clone(), meta.key.name.clone());

@@ -7,7 +7,8 @@
 use crate::cluster::Key;
 use crate::cluster::certificate::Certificate;
 use crate::cluster::gateway::{
-    GatewayClassSpec, GatewaySpec, GrantSpec, GrpcRouteSpec, HttpRouteSpec, ListenerSetSpec, Wire,
+    GatewayClassSpec, GatewaySpec, GrantSpec, GrpcRouteSpec, HttpRouteSpec, ListenerSetSpec, TlsRouteSpec,
+    Wire,
 };
 use crate::metrics::Metrics;
 use crate::update::{Name, Object, Update, Watched};
@@ -88,6 +89,7 @@ pub(crate) fn start(
         begin.namespaced::<Wire<GrantSpec>>(config(), true);
         begin.namespaced::<Wire<HttpRouteSpec>>(config(), true);
         begin.namespaced::<Wire<GrpcRouteSpec>>(config(), true);
+        begin.namespaced::<Wire<TlsRouteSpec>>(config(), true);
     }
     begin.parts
 }

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """load.py HOST ADDRESS PORT STOP: sends GET / until the file STOP exists, over four kept connections and over new ones, and prints
-what came back as JSON: {"sent", "failed": {..}, "pods": [..]}. Meanwhile the file STOP.sent says how many there were. A kept connection that the server closed between two requests is
+what came back as JSON: {"sent", "failed": [..], "pods": [..]}. A kept connection that the server closed between two requests is
 opened anew, as every client does: that is no failure. Everything else that is not 200 is one.
 """
 import collections, http.client, json, os, sys, threading, time
@@ -49,9 +49,6 @@ def client(kept):
 threads = [threading.Thread(target=client, args=(kept,), daemon=True) for kept in (True, True, True, True, False, False)]
 for thread in threads:
     thread.start()
-while any(thread.is_alive() for thread in threads):
-    time.sleep(0.1)
-    with open(f"{stop}.partial", "w") as file:
-        file.write(str(sent))
-    os.replace(f"{stop}.partial", f"{stop}.sent")
+for thread in threads:
+    thread.join()
 print(json.dumps({"sent": sent, "failed": dict(failed), "pods": sorted(pods)}))

@@ -1,12 +1,11 @@
-//! cert-manager and an ACME server, as processes; `testbed/acme/build.sh` builds them.
+//! cert-manager and an ACME server, as processes on 127.0.0.1; `testbed/acme/build.sh` builds them.
 //!
-//! Beside an API server alone they are on 127.0.0.1, and [`CertManager::start`] plays the kubelet for the HTTP-01
-//! solvers: for each Pod that cert-manager makes for one it starts the solver with the Pod's own arguments, and gives
-//! the solver's Service a name in DNS. In a cluster with nodes ([`CertManager::start_beside_nodes`]) solvers are Pods.
+//! There is no node: [`CertManager`] plays the kubelet for the HTTP-01 solvers. For each Pod that cert-manager makes
+//! for one it starts the solver with the Pod's own arguments, and gives the solver's Service a name in DNS.
 
 use std::collections::HashMap;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::path::{Path, PathBuf};
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
@@ -60,24 +59,19 @@ pub struct AcmeServer {
 }
 
 impl AcmeServer {
-    /// Starts the server on 127.0.0.1; every name has the address `everybody` in its eyes.
+    /// Starts the server; every name has this address in its eyes.
     pub async fn start(everybody: IpAddr) -> Self {
-        Self::start_on(&Host::here(), everybody).await
-    }
-
-    /// Starts the server on a host. Is called in that host's network: see [`netns::within`](crate::netns::within).
-    pub async fn start_on(host: &Host, everybody: IpAddr) -> Self {
         let dir = TempDir::new("acme");
         let ca = Ca::new();
-        let leaf = ca.leaf(&["localhost", &host.ip.to_string()], KeyKind::EcP256Sec1);
+        let leaf = ca.leaf(&["localhost", "127.0.0.1"], KeyKind::EcP256Sec1);
         let certificate = dir.write("tls.crt", &leaf.cert_pem);
         let key = dir.write("tls.key", &leaf.key_pem);
         let ports = [(); 4].map(|()| ReservedPort::new());
-        let [acme, management, dns, dns_management] =
-            [0, 1, 2, 3].map(|i: usize| SocketAddr::from((host.ip, ports[i].get())));
+        let [acme, management, dns, dns_management] = &ports;
+        let local = |port: &ReservedPort| SocketAddr::from(([127, 0, 0, 1], port.get()));
         let config = json!({ "pebble": {
-            "listenAddress": acme,
-            "managementListenAddress": management,
+            "listenAddress": local(acme),
+            "managementListenAddress": local(management),
             "certificate": certificate,
             "privateKey": key,
             "httpPort": 80,
@@ -89,22 +83,22 @@ impl AcmeServer {
             "profiles": { "default": { "description": "ninety days", "validityPeriod": 7_776_000 } },
         }});
         let config = dir.write("pebble.json", config.to_string());
-        let mut names = host.quiet(&dir, "pebble-challtestsrv");
+        let mut names = quiet(&dir, "pebble-challtestsrv");
         names.args(["-http01", "", "-https01", "", "-tlsalpn01", "", "-doh", "", "-defaultIPv6", ""]);
-        names.arg("-dnsserver").arg(dns.to_string());
-        names.arg("-management").arg(dns_management.to_string());
+        names.arg("-dnsserver").arg(local(dns).to_string());
+        names.arg("-management").arg(local(dns_management).to_string());
         names.arg("-defaultIPv4").arg(everybody.to_string());
         let names = RunningProcess::spawn("pebble-challtestsrv", names);
-        let mut pebble = host.quiet(&dir, "pebble");
-        pebble.arg("-config").arg(config).arg("-dnsserver").arg(dns.to_string());
-        // Each order is challenged, renewals too.
-        pebble.env("PEBBLE_VA_NOSLEEP", "1").env("PEBBLE_WFE_NONCEREJECT", "0").env("PEBBLE_AUTHZREUSE", "0");
+        let mut pebble = quiet(&dir, "pebble");
+        pebble.arg("-config").arg(config).arg("-dnsserver").arg(local(dns).to_string());
+        pebble.env("PEBBLE_VA_NOSLEEP", "1").env("PEBBLE_WFE_NONCEREJECT", "0");
         let pebble = RunningProcess::spawn("pebble", pebble);
+        let addr = local(acme);
         let server = Self {
-            directory: format!("https://{acme}/dir"),
+            directory: format!("https://localhost:{}/dir", acme.get()),
             ca,
-            dns,
-            management,
+            dns: local(dns),
+            management: local(management),
             _pebble: pebble,
             _names: names,
             _ports: ports,
@@ -112,7 +106,7 @@ impl AcmeServer {
         };
         let root = server.ca.pem();
         eventually(DEADLINE, async || {
-            let answer = client::try_tls_get(acme, "localhost", "localhost", "/dir", Some(&root));
+            let answer = client::try_tls_get(addr, "localhost", "localhost", "/dir", Some(&root));
             // 400, since the client does not say who it is: it listens
             answer.await.ok()
         })
@@ -150,78 +144,32 @@ impl AcmeServer {
     }
 }
 
-/// Where a program runs: an address, and the network that has it.
-pub struct Host {
-    ip: IpAddr,
-    netns: Option<String>,
-}
-
-impl Host {
-    /// 127.0.0.1 of the test itself.
-    pub fn here() -> Self {
-        Self { ip: Ipv4Addr::LOCALHOST.into(), netns: None }
-    }
-
-    /// An address in the network namespace of this name.
-    pub fn of(netns: &str, ip: IpAddr) -> Self {
-        Self { ip, netns: Some(netns.into()) }
-    }
-
-    /// A program there, whose output goes to a file of its name.
-    fn quiet(&self, dir: &TempDir, name: &str) -> Command {
-        let path = dir.path().join(format!("{name}.log"));
-        let log = std::fs::File::create(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
-        let mut command = match &self.netns {
-            None => Command::new(program(name)),
-            Some(netns) => {
-                let mut command = Command::new("nsenter");
-                command.arg(format!("--net=/run/netns/{netns}")).arg(program(name));
-                command
-            }
-        };
-        command.stdin(Stdio::null());
-        command.stdout(log.try_clone().expect("a file handle can be cloned")).stderr(log);
-        command
-    }
-}
-
 /// cert-manager's controllers, and the solvers that they ask for.
 pub struct CertManager {
     dir: TempDir,
     _process: RunningProcess,
-    solvers: JoinSet<()>,
+    _solvers: JoinSet<()>,
 }
 
 impl CertManager {
     /// Starts the controllers with all rights. Solvers listen at `127.0.0.<from>` and above.
     pub async fn start(cluster: &Cluster, acme: &AcmeServer, dns: &Arc<DnsServer>, from: u8) -> Self {
-        let mut manager = Self::controllers(&Host::here(), cluster.admin_kubeconfig(), acme, &[]);
+        let dir = TempDir::new("cert-manager");
+        let mut command = quiet(&dir, "cert-manager");
+        command.arg(format!("--kubeconfig={}", cluster.admin_kubeconfig().display()));
+        command.arg(format!("--acme-http01-solver-nameservers={}", acme.dns));
+        command.args(["--cluster-resource-namespace=cert-manager", "--metrics-listen-address=127.0.0.1:0"]);
+        let process = RunningProcess::spawn("cert-manager", command);
+        let mut solvers = JoinSet::new();
         let mut kubelet =
             Kubelet { client: cluster.admin().await, dns: dns.clone(), next: from, running: HashMap::new() };
-        manager.solvers.spawn(async move {
+        solvers.spawn(async move {
             loop {
                 kubelet.look().await;
                 tokio::time::sleep(Duration::from_millis(200)).await;
             }
         });
-        manager
-    }
-
-    /// Starts the controllers beside the control plane of a cluster with nodes; solvers are Pods of this image.
-    pub fn start_beside_nodes(host: &Host, kubeconfig: &Path, acme: &AcmeServer, solver: &str) -> Self {
-        let solver = format!("--acme-http01-solver-image={solver}");
-        Self::controllers(host, kubeconfig, acme, &[&solver])
-    }
-
-    fn controllers(host: &Host, kubeconfig: &Path, acme: &AcmeServer, args: &[&str]) -> Self {
-        let dir = TempDir::new("cert-manager");
-        let mut command = host.quiet(&dir, "cert-manager");
-        command.arg(format!("--kubeconfig={}", kubeconfig.display()));
-        command.arg(format!("--acme-http01-solver-nameservers={}", acme.dns));
-        command.args(["--cluster-resource-namespace=cert-manager", "--metrics-listen-address=127.0.0.1:0"]);
-        command.args(args);
-        let process = RunningProcess::spawn("cert-manager", command);
-        Self { dir, _process: process, solvers: JoinSet::new() }
+        Self { dir, _process: process, _solvers: solvers }
     }
 
     /// The end of its log.
@@ -229,6 +177,15 @@ impl CertManager {
         let text = std::fs::read(self.dir.path().join("cert-manager.log")).unwrap_or_default();
         String::from_utf8_lossy(&text[text.len().saturating_sub(8000)..]).into_owned()
     }
+}
+
+/// A program whose output goes to a file of its name.
+fn quiet(dir: &TempDir, name: &str) -> Command {
+    let path = dir.path().join(format!("{name}.log"));
+    let log = std::fs::File::create(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    let mut command = Command::new(program(name));
+    command.stdin(Stdio::null()).stdout(log.try_clone().expect("a file handle can be cloned")).stderr(log);
+    command
 }
 
 /// Runs the solvers of all namespaces.

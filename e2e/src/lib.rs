@@ -12,7 +12,6 @@ pub mod client;
 pub mod cluster;
 pub mod dns;
 pub mod h2_origin;
-pub mod netns;
 pub mod oidc;
 pub mod origin;
 pub mod peers;

@@ -34,7 +34,15 @@ fn definitions() -> String {
     let output = output.expect("`go` runs: the Gateway API's kinds come with its Go module");
     let found: Value = serde_json::from_slice(&output.stdout).expect("go tells where the module is");
     let dir = found["Dir"].as_str().unwrap_or_else(|| panic!("{found}"));
-    let kinds = ["gatewayclasses", "gateways", "listenersets", "httproutes", "grpcroutes", "referencegrants"];
+    let kinds = [
+        "gatewayclasses",
+        "gateways",
+        "listenersets",
+        "httproutes",
+        "grpcroutes",
+        "tlsroutes",
+        "referencegrants",
+    ];
     let files = kinds.map(|kind| {
         let file = format!("{dir}/config/crd/standard/gateway.networking.k8s.io_{kind}.yaml");
         std::fs::read_to_string(&file).unwrap_or_else(|e| panic!("{file}: {e}"))

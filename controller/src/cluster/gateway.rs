@@ -22,6 +22,7 @@ mod listener;
 mod listener_set;
 mod namespace;
 mod route;
+mod tls_route;
 
 pub use class::GatewayClassSpec;
 pub use grant::{GrantFrom, GrantSpec, GrantTo};
@@ -37,6 +38,7 @@ pub use listener::{
 pub use listener_set::ListenerSetSpec;
 pub use namespace::{NamespaceObject, Selector};
 pub use route::{BackendRef, ParentRef};
+pub use tls_route::{TlsRouteSpec, TlsRule};
 
 use super::Key;
 use ingress_core::Kind;
@@ -143,6 +145,8 @@ pub type ListenerSetObject = GatewayApiObject<ListenerSetSpec>;
 pub type HttpRouteObject = GatewayApiObject<HttpRouteSpec>;
 /// A GRPCRoute.
 pub type GrpcRouteObject = GatewayApiObject<GrpcRouteSpec>;
+/// A TLSRoute.
+pub type TlsRouteObject = GatewayApiObject<TlsRouteSpec>;
 /// A ReferenceGrant.
 pub type GrantObject = GatewayApiObject<GrantSpec>;
 
@@ -185,19 +189,22 @@ pub enum GatewayApi {
     HttpRoute(HttpRouteObject),
     /// A GRPCRoute.
     GrpcRoute(GrpcRouteObject),
+    /// A TLSRoute.
+    TlsRoute(TlsRouteObject),
     /// A ReferenceGrant.
     Grant(GrantObject),
 }
 
 impl GatewayApi {
     /// The kinds, in the order in which they are read.
-    pub const KINDS: [Kind; 6] = [
+    pub const KINDS: [Kind; 7] = [
         Kind::GatewayClass,
         Kind::Gateway,
         Kind::ListenerSet,
         Kind::ReferenceGrant,
         Kind::HttpRoute,
         Kind::GrpcRoute,
+        Kind::TlsRoute,
     ];
 
     /// Its kind.
@@ -208,6 +215,7 @@ impl GatewayApi {
             GatewayApi::ListenerSet(_) => Kind::ListenerSet,
             GatewayApi::HttpRoute(_) => Kind::HttpRoute,
             GatewayApi::GrpcRoute(_) => Kind::GrpcRoute,
+            GatewayApi::TlsRoute(_) => Kind::TlsRoute,
             GatewayApi::Grant(_) => Kind::ReferenceGrant,
         }
     }
@@ -220,6 +228,7 @@ impl GatewayApi {
             GatewayApi::ListenerSet(o) => &o.meta,
             GatewayApi::HttpRoute(o) => &o.meta,
             GatewayApi::GrpcRoute(o) => &o.meta,
+            GatewayApi::TlsRoute(o) => &o.meta,
             GatewayApi::Grant(o) => &o.meta,
         }
     }
@@ -263,6 +272,7 @@ kinds! {
     ListenerSetSpec: "ListenerSet", "listenersets", NamespaceResourceScope, ListenerSet, ListenerSet;
     HttpRouteSpec: "HTTPRoute", "httproutes", NamespaceResourceScope, HttpRoute, HttpRoute;
     GrpcRouteSpec: "GRPCRoute", "grpcroutes", NamespaceResourceScope, GrpcRoute, GrpcRoute;
+    TlsRouteSpec: "TLSRoute", "tlsroutes", NamespaceResourceScope, TlsRoute, TlsRoute;
     GrantSpec: "ReferenceGrant", "referencegrants", NamespaceResourceScope, ReferenceGrant, Grant;
 }
 

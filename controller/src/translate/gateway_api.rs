@@ -37,8 +37,8 @@ pub(super) struct GatewayApi {
     composed: Composed,
     /// What was last told of each object.
     told: HashMap<ResourceRef, Box<[Finding]>>,
-    /// Routes of HTTPRoutes and of GRPCRoutes.
-    counts: [usize; 2],
+    /// Routes of HTTPRoutes, of GRPCRoutes and of TLSRoutes.
+    counts: [usize; 3],
 }
 
 /// What one pass goes by.
@@ -73,8 +73,8 @@ pub(super) struct Served {
 }
 
 impl GatewayApi {
-    /// Routes that serve, of HTTPRoutes and of GRPCRoutes.
-    pub(super) fn counts(&self) -> [usize; 2] {
+    /// Routes that serve, of HTTPRoutes, of GRPCRoutes and of TLSRoutes.
+    pub(super) fn counts(&self) -> [usize; 3] {
         self.counts
     }
 
@@ -179,7 +179,8 @@ impl GatewayApi {
         if *renewed == Renewed::Everything {
             let http = cluster.http_routes.keys().map(|key| (Kind::HttpRoute, key.clone()));
             let grpc = cluster.grpc_routes.keys().map(|key| (Kind::GrpcRoute, key.clone()));
-            return http.chain(grpc).chain(self.routes.keys().cloned()).collect();
+            let tls = cluster.tls_routes.keys().map(|key| (Kind::TlsRoute, key.clone()));
+            return http.chain(grpc).chain(tls).chain(self.routes.keys().cloned()).collect();
         }
         let services = dirty.services.iter().filter_map(|service| self.by_service.get(service)).flatten();
         let mut work: BTreeSet<RouteId> = dirty.routes.iter().chain(services).cloned().collect();
@@ -216,7 +217,13 @@ impl GatewayApi {
             cluster: pass.cluster,
             settings: pass.settings,
         };
-        let new = view(pass.cluster, id).map(|view| reading.declare(&view, Some(&old), shared));
+        let new = match id.0 {
+            Kind::TlsRoute => {
+                let object = pass.cluster.tls_routes.get(&id.1);
+                object.map(|object| reading.declare_tls(object, Some(&old), shared))
+            }
+            _ => view(pass.cluster, id).map(|view| reading.declare(&view, Some(&old), shared)),
+        };
         let exists = new.is_some();
         let new = new.unwrap_or_default();
         for service in old.services.iter().filter(|service| !new.services.contains(service)) {
@@ -232,7 +239,11 @@ impl GatewayApi {
         }
         self.count(&old.attached, &new.attached, touched);
         self.composed.claim(id, &old.routes, &new.routes, spots);
-        let slot = usize::from(id.0 == Kind::GrpcRoute);
+        let slot = match id.0 {
+            Kind::TlsRoute => 2,
+            Kind::GrpcRoute => 1,
+            _ => 0,
+        };
         let of =
             |declared: &DeclaredRoute| declared.routes.iter().map(|(_, routes)| routes.len()).sum::<usize>();
         self.counts[slot] = (self.counts[slot] + of(&new)).saturating_sub(of(&old));
@@ -265,9 +276,14 @@ impl GatewayApi {
             touched.iter().filter(|o| o.kind != Kind::Ingress).cloned().collect();
         all.extend(dirty.versions.iter().map(|(kind, key)| resource(*kind, key)));
         if dirty.writes || pass.everything {
-            for kind in
-                [Kind::GatewayClass, Kind::Gateway, Kind::ListenerSet, Kind::HttpRoute, Kind::GrpcRoute]
-            {
+            for kind in [
+                Kind::GatewayClass,
+                Kind::Gateway,
+                Kind::ListenerSet,
+                Kind::HttpRoute,
+                Kind::GrpcRoute,
+                Kind::TlsRoute,
+            ] {
                 all.extend(cluster.gateway_api_keys(kind).map(|key| resource(kind, key)));
             }
         }
@@ -310,7 +326,7 @@ impl GatewayApi {
                 let conditions = listener_set::orphaned(&gateway);
                 Some(status::listener_set(&object.meta, &conditions, &[], pass.now))
             }
-            kind @ (Kind::HttpRoute | Kind::GrpcRoute) => {
+            kind @ (Kind::HttpRoute | Kind::GrpcRoute | Kind::TlsRoute) => {
                 let meta = route_meta(cluster, &(kind, key.clone()))?;
                 let declared = self.routes.get(&(kind, key))?;
                 let ours: Vec<_> = declared
@@ -402,6 +418,7 @@ fn route_meta<'a>(cluster: &'a Cluster, (kind, key): &RouteId) -> Option<&'a Met
     match kind {
         Kind::HttpRoute => cluster.http_routes.get(key).map(|route| &route.meta),
         Kind::GrpcRoute => cluster.grpc_routes.get(key).map(|route| &route.meta),
+        Kind::TlsRoute => cluster.tls_routes.get(key).map(|route| &route.meta),
         _ => None,
     }
 }
