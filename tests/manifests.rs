@@ -188,20 +188,30 @@ fn rights(role: &Value) -> BTreeSet<String> {
 fn the_roles_hold_what_is_documented_and_no_more() {
     let gateway = "gateway.networking.k8s.io";
     let mut wanted = BTreeSet::new();
-    let read = ["/services", "/secrets", "/namespaces", "discovery.k8s.io/endpointslices"]
+    let read = ["/services", "/secrets", "/namespaces", "/configmaps", "discovery.k8s.io/endpointslices"]
         .map(str::to_owned)
         .into_iter()
         .chain(["ingresses", "ingressclasses"].map(|r| format!("networking.k8s.io/{r}")))
         .chain(
-            ["gatewayclasses", "gateways", "listenersets", "httproutes", "grpcroutes", "referencegrants"]
-                .map(|r| format!("{gateway}/{r}")),
+            [
+                "gatewayclasses",
+                "gateways",
+                "listenersets",
+                "httproutes",
+                "grpcroutes",
+                "referencegrants",
+                "backendtlspolicies",
+            ]
+            .map(|r| format!("{gateway}/{r}")),
         )
         .chain(["cert-manager.io/certificates".to_owned()]);
     for resource in read {
         wanted.extend(["get", "list", "watch"].map(|verb| format!("{verb} {resource}")));
     }
     wanted.extend(["create", "update", "patch"].map(|verb| format!("{verb} cert-manager.io/certificates")));
-    for kind in ["gatewayclasses", "gateways", "listenersets", "httproutes", "grpcroutes"] {
+    for kind in
+        ["gatewayclasses", "gateways", "listenersets", "httproutes", "grpcroutes", "backendtlspolicies"]
+    {
         wanted.extend(["update", "patch"].map(|verb| format!("{verb} {gateway}/{kind}/status")));
     }
     wanted.extend(["create", "patch"].map(|verb| format!("{verb} events.k8s.io/events")));

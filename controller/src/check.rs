@@ -330,6 +330,7 @@ fn source(name: &Name) -> ResourceRef {
         Name::Service(key) => (Kind::Service, &key.namespace, &key.name),
         Name::Slice(service, name) => (Kind::EndpointSlice, &service.namespace, name),
         Name::Secret(key) => (Kind::Secret, &key.namespace, &key.name),
+        Name::ConfigMap(key) => (Kind::ConfigMap, &key.namespace, &key.name),
         Name::Certificate(ingress, block) => {
             let name = crate::cluster::certificate::name(&ingress.name, *block);
             return ResourceRef::new(Kind::Certificate, ingress.namespace.clone(), name);

@@ -4,6 +4,7 @@
 mod annotations;
 mod api;
 mod apply;
+pub mod backend_tls;
 pub mod certificate;
 pub mod gateway;
 mod locate;
@@ -17,6 +18,7 @@ pub(crate) use api::AUTH_KEYS;
 pub(crate) use locate::{Spot, Step, Tree};
 pub(crate) use pool::Pool;
 
+use backend_tls::{BackendTlsPolicyObject, ConfigMapObject};
 use certificate::Certificates;
 use gateway::{
     GatewayClassObject, GatewayObject, GrantObject, GrpcRouteObject, HttpRouteObject, ListenerSetObject,
@@ -255,6 +257,10 @@ pub struct Cluster {
     pub grpc_routes: HashMap<Key, Arc<GrpcRouteObject>>,
     /// Every ReferenceGrant.
     pub grants: HashMap<Key, Arc<GrantObject>>,
+    /// Every BackendTLSPolicy.
+    pub backend_tls_policies: HashMap<Key, Arc<BackendTlsPolicyObject>>,
+    /// The ConfigMaps that hold certificates.
+    pub config_maps: HashMap<Key, Arc<ConfigMapObject>>,
     /// The Service that each EndpointSlice belongs to.
     slice_owners: HashMap<Key, Key>,
     names: Pool<str>,
@@ -283,6 +289,10 @@ pub struct Dirty {
     pub listener_sets: bool,
     /// HTTPRoutes and GRPCRoutes that came, changed or went.
     pub routes: BTreeSet<(Kind, Key)>,
+    /// BackendTLSPolicies that came, changed or went.
+    pub backend_tls_policies: BTreeSet<Key>,
+    /// ConfigMaps whose certificates came, changed or went.
+    pub config_maps: HashSet<Key>,
     /// Namespaces that came, went or have other labels.
     pub namespaces: HashSet<Arc<str>>,
     /// Gateway API objects of which there is another version, if only for its status.

@@ -106,6 +106,10 @@ pub enum Reason {
     ListenerSetNotAccepted,
     /// Another listener has what this one asks for; it is not served.
     ListenerConflicted,
+    /// A BackendTLSPolicy that cannot be honoured, in full or for a target; the message says what follows.
+    BackendTlsPolicyInvalid,
+    /// Another BackendTLSPolicy comes first at a target.
+    BackendTlsPolicyConflicted,
     /// A file, or an object in it, that cannot be read.
     Unparsable,
     /// Files only: an object that stands in them before; the first one counts.

@@ -88,12 +88,13 @@ async fn run_once(config: &Config, publisher: &mut Publisher, metrics: &Metrics,
     let mut tasks = JoinSet::new();
     // held for as long as there is no election
     let mut alone = None;
+    let (config_maps, are_needed) = cell::channel(false);
     let (awaited, events, writes) = match &config.source {
         Source::Cluster(client) => {
             let parts = watch::start(
                 client,
                 &config.watch_namespaces,
-                config.settings.gateway_api,
+                config.settings.gateway_api.then_some(are_needed),
                 config.settings.create_certificates,
                 &sender,
                 metrics,
@@ -121,7 +122,7 @@ async fn run_once(config: &Config, publisher: &mut Publisher, metrics: &Metrics,
             };
             let (writes, writer) = Writes::to_api(client.clone(), role, needed, metrics.clone());
             tasks.spawn(writer.run());
-            (Awaited { parts, files: false }, events, writes)
+            (Awaited { parts, files: false, config_maps }, events, writes)
         }
         Source::Manifests(dir) => {
             metrics.synced("manifests", false);
@@ -130,7 +131,8 @@ async fn run_once(config: &Config, publisher: &mut Publisher, metrics: &Metrics,
             }
             let only = config.watch_namespaces.iter().map(|n| n.as_str().into()).collect();
             tasks.spawn(manifests::follow(dir.clone(), only, sender.clone(), metrics.clone()));
-            (Awaited { parts: HashSet::new(), files: true }, Events::none(metrics.clone()), Writes::none())
+            let awaited = Awaited { parts: HashSet::new(), files: true, config_maps };
+            (awaited, Events::none(metrics.clone()), Writes::none())
         }
     };
     drop(sender);

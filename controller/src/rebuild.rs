@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until};
 
 /// Passes are at least this far apart.
@@ -40,6 +40,8 @@ impl Translate for Translator {
 pub(crate) struct Awaited {
     pub parts: HashSet<Part>,
     pub files: bool,
+    /// Says that ConfigMaps are to be read, which is when a policy names one.
+    pub config_maps: watch::Sender<bool>,
 }
 
 impl Awaited {
@@ -63,6 +65,8 @@ pub(crate) struct Rebuild<'a, T, F> {
     cluster: Cluster,
     dirty: Dirty,
     awaited: Awaited,
+    /// Where policies are watched (`None`: in the whole cluster), and so ConfigMaps.
+    policy_namespaces: Vec<Option<Arc<str>>>,
     publisher: &'a mut Publisher,
     metrics: Metrics,
     status: Arc<SyncStatus>,
@@ -84,12 +88,15 @@ impl<'a, T: Translate, F: FnMut() -> T> Rebuild<'a, T, F> {
         telling: Telling,
     ) -> Self {
         let translator = fresh();
+        let policies = awaited.parts.iter().filter(|part| part.kind == Kind::BackendTlsPolicy);
+        let policy_namespaces = policies.map(|part| part.namespace.clone()).collect();
         Self {
             fresh,
             translator,
             cluster: Cluster::default(),
             dirty: Dirty { everything: true, ..Default::default() },
             awaited,
+            policy_namespaces,
             publisher,
             metrics,
             status,
@@ -150,6 +157,32 @@ impl<'a, T: Translate, F: FnMut() -> T> Rebuild<'a, T, F> {
             Update::Apply(_) | Update::Remove(_) => {}
         }
         update.apply(&mut self.cluster, &mut self.dirty);
+        self.ask_for_config_maps();
+    }
+
+    /// Has ConfigMaps read from the first policy on that names one. The first pass waits for them; later ones do
+    /// not, for other objects have nothing to do with them: until they are there, the policy trusts nobody.
+    fn ask_for_config_maps(&mut self) {
+        if *self.awaited.config_maps.borrow() {
+            return;
+        }
+        let policies = &self.cluster.backend_tls_policies;
+        let names =
+            |key| policies.get(key).is_some_and(|p| !p.spec.validation.ca_certificate_refs.is_empty());
+        if !self.dirty.backend_tls_policies.iter().any(names) {
+            return;
+        }
+        if !self.published {
+            for namespace in &self.policy_namespaces {
+                let part = Part { kind: Kind::ConfigMap, namespace: namespace.clone() };
+                self.awaited.parts.insert(part);
+                self.metrics.synced(Kind::ConfigMap.as_str(), false);
+                if !self.status.published() {
+                    self.status.await_too(Kind::ConfigMap);
+                }
+            }
+        }
+        self.awaited.config_maps.send_replace(true);
     }
 
     fn arrived(&mut self, part: &Part, read: bool) {
@@ -282,6 +315,7 @@ impl Mistakes {
                 Kind::ListenerSet => cluster.listener_sets.contains_key(&key),
                 Kind::HttpRoute => cluster.http_routes.contains_key(&key),
                 Kind::GrpcRoute => cluster.grpc_routes.contains_key(&key),
+                Kind::BackendTlsPolicy => cluster.backend_tls_policies.contains_key(&key),
                 _ => true,
             }
         });

@@ -3,15 +3,19 @@
 
 pub(crate) mod conditions;
 
+use crate::cluster::Key;
 use crate::cluster::gateway::{GROUP, Meta, ParentRef};
 use crate::write::{Change, Target, Write};
 use conditions::{Condition, difference, is_ahead, merged};
 use ingress_core::Kind;
 use serde_json::{Map, Value, json};
+use std::collections::BTreeSet;
 
 /// Features of the Gateway API that a GatewayClass says we have, in the order of the alphabet: those whose conformance
 /// tests pass with the flags' defaults. What is left out, and why, is in `docs/gateway.md`.
-pub const FEATURES: [&str; 31] = [
+pub const FEATURES: [&str; 33] = [
+    "BackendTLSPolicy",
+    "BackendTLSPolicySANValidation",
     "GRPCRoute",
     "GRPCRouteNamedRouteRule",
     "Gateway",
@@ -146,43 +150,87 @@ fn of_listeners(current: &Value, listeners: &[ListenerStatus<'_>], generation: i
 
 /// The status of a route: our entries are these, those of other controllers stay as they are.
 pub(crate) fn route(kind: Kind, meta: &Meta, ours: &[ParentStatus<'_>], controller: &str, now: i64) -> Write {
+    let ours = ours.iter().map(|parent| (reference(parent.reference), &*parent.conditions));
+    let places = Places { list: "parents", reference: "parentRef", room: usize::MAX };
+    entries(kind, meta, places, ours.collect(), controller, now)
+}
+
+/// The API keeps no more entries than this of a policy's ancestors.
+const MAX_ANCESTORS: usize = 16;
+
+/// The status of a BackendTLSPolicy: the same of each of these Gateways, as far as there is room.
+pub(crate) fn policy(
+    meta: &Meta,
+    gateways: &BTreeSet<&Key>,
+    conditions: &[Condition],
+    controller: &str,
+    now: i64,
+) -> Write {
+    let ancestor = |gateway: &&Key| {
+        let Key { namespace, name } = gateway;
+        let reference =
+            json!({ "group": GROUP, "kind": "Gateway", "namespace": **namespace, "name": **name });
+        (reference, conditions)
+    };
+    let ours = gateways.iter().map(ancestor).collect();
+    let places = Places { list: "ancestors", reference: "ancestorRef", room: MAX_ANCESTORS };
+    entries(Kind::BackendTlsPolicy, meta, places, ours, controller, now)
+}
+
+/// A list in a status that controllers share.
+struct Places {
+    list: &'static str,
+    /// The field of an entry that says what it is about.
+    reference: &'static str,
+    /// How many entries there can be.
+    room: usize,
+}
+
+fn entries(
+    kind: Kind,
+    meta: &Meta,
+    places: Places,
+    ours: Vec<(Value, &[Condition])>,
+    controller: &str,
+    now: i64,
+) -> Write {
+    let Places { list, reference: about, room } = places;
     let current = parsed(meta);
     let empty = Vec::new();
-    let entries = current["parents"].as_array().unwrap_or(&empty);
+    let entries = current[list].as_array().unwrap_or(&empty);
     let own: Vec<&Value> = entries.iter().filter(|entry| entry["controllerName"] == *controller).collect();
     if own.iter().any(|entry| is_ahead(&entry["conditions"], meta.generation)) {
         return write(kind, meta, None);
     }
     let mut fresh = Vec::with_capacity(ours.len());
-    for parent in ours {
-        let reference = reference(parent.reference);
-        let same = |entry: &&&Value| plain(&entry["parentRef"]) == plain(&reference);
+    for (reference, conditions) in ours {
+        let same = |entry: &&&Value| plain(&entry[about]) == plain(&reference);
         let old = own.iter().find(same);
-        let conditions = old.map_or(&Value::Null, |old| &old["conditions"]);
-        fresh.push(json!({
-            "parentRef": old.map_or(reference, |old| old["parentRef"].clone()),
+        let known = old.map_or(&Value::Null, |old| &old["conditions"]);
+        let mut entry = json!({
             "controllerName": controller,
-            "conditions": merged(conditions, &parent.conditions, meta.generation, now, true),
-        }));
+            "conditions": merged(known, conditions, meta.generation, now, true),
+        });
+        entry[about] = old.map_or(reference, |old| old[about].clone());
+        fresh.push(entry);
     }
     // in the places that they have already
-    let place = |entry: &Value| {
-        own.iter().position(|old| old["parentRef"] == entry["parentRef"]).unwrap_or(usize::MAX)
-    };
+    let place = |entry: &Value| own.iter().position(|old| old[about] == entry[about]).unwrap_or(usize::MAX);
     fresh.sort_by_key(place);
+    fresh.truncate(room.saturating_sub(entries.len() - own.len()));
     let mut fresh = fresh.into_iter();
-    let mut parents: Vec<Value> = Vec::with_capacity(entries.len());
+    let mut all: Vec<Value> = Vec::with_capacity(entries.len());
     for entry in entries {
         if entry["controllerName"] == *controller {
-            parents.extend(fresh.next());
+            all.extend(fresh.next());
         } else {
-            parents.push(entry.clone());
+            all.push(entry.clone());
         }
     }
-    parents.extend(fresh);
+    all.extend(fresh);
     let mut wanted = Map::new();
-    if !(parents.is_empty() && current["parents"].is_null()) {
-        wanted.insert("parents".into(), parents.into());
+    if !(all.is_empty() && current[list].is_null()) {
+        wanted.insert(list.into(), all.into());
     }
     write(kind, meta, difference(&current, wanted))
 }
@@ -222,6 +270,7 @@ fn write(kind: Kind, meta: &Meta, status: Option<Value>) -> Write {
         Kind::Gateway => ("Gateway", "gateways"),
         Kind::ListenerSet => ("ListenerSet", "listenersets"),
         Kind::GrpcRoute => ("GRPCRoute", "grpcroutes"),
+        Kind::BackendTlsPolicy => ("BackendTLSPolicy", "backendtlspolicies"),
         _ => ("HTTPRoute", "httproutes"),
     };
     let (namespace, name) = (meta.key.namespace.clone(), meta.key.name.clone());
@@ -231,7 +280,6 @@ fn write(kind: Kind, meta: &Meta, status: Option<Value>) -> Write {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cluster::Key;
 
     const OURS: &str = "tak-os.org/gateway-controller";
 
@@ -303,6 +351,31 @@ mod tests {
     fn a_status_of_a_later_generation_is_left_to_whoever_knows_it() {
         let status = after(json!({}), &of_route(&meta(3, &Value::Null), &["gw"]));
         assert_eq!(of_route(&meta(2, &status), &[]), Change::Nothing);
+    }
+
+    #[test]
+    fn a_policy_has_an_entry_for_each_gateway_as_far_as_there_is_room() {
+        let of = |meta: &Meta, names: &[&str]| {
+            let keys: Vec<_> = names.iter().map(|name| Key::new("infra", *name)).collect();
+            policy(meta, &keys.iter().collect(), &[accepted()], OURS, 0)
+        };
+        let theirs = json!({ "controllerName": "example.com/c", "ancestorRef": { "name": "gw" } });
+        let before = json!({ "ancestors": [theirs] });
+        let write = of(&meta(1, &before), &["z"]);
+        assert_eq!(write.target.to_string(), "backendtlspolicy/shop/web");
+        let status = after(before, &write.change);
+        assert_eq!(status["ancestors"][0], theirs);
+        assert_eq!(status["ancestors"][1]["ancestorRef"]["name"], "z");
+        assert_eq!(of(&meta(1, &status), &["z"]).change, Change::Nothing);
+        // who is there already stays
+        let names: Vec<_> = ('a'..='z').map(String::from).collect();
+        let names: Vec<_> = names.iter().map(String::as_str).collect();
+        let full = after(status.clone(), &of(&meta(1, &status), &names).change);
+        let all = full["ancestors"].as_array().unwrap();
+        assert_eq!((all.len(), &all[0], &all[1]), (16, &theirs, &status["ancestors"][1]));
+        assert_eq!(of(&meta(1, &full), &names).change, Change::Nothing);
+        let none = after(full.clone(), &of(&meta(1, &full), &[]).change);
+        assert_eq!(none["ancestors"], json!([theirs]));
     }
 
     #[test]

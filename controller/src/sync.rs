@@ -40,6 +40,11 @@ impl SyncStatus {
         self.pending.store(bits, Ordering::Release);
     }
 
+    /// One more kind is needed before the first snapshot.
+    pub(crate) fn await_too(&self, kind: Kind) {
+        self.pending.fetch_or(bit(kind), Ordering::AcqRel);
+    }
+
     pub(crate) fn await_files(&self) {
         self.pending.store(FILES, Ordering::Release);
     }

@@ -8,6 +8,7 @@ mod attach;
 mod auth;
 mod backend;
 mod backend_ref;
+mod backend_tls;
 mod class;
 mod filter;
 mod gateway;

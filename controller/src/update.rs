@@ -1,5 +1,6 @@
 //! News from a source, on its way to the loop that owns the `Cluster`.
 
+use crate::cluster::backend_tls::{ConfigMap, ConfigMapObject};
 use crate::cluster::certificate::{self, Certificate, CertificateObject};
 use crate::cluster::gateway::{GatewayApi, NamespaceObject, Spec, Wire};
 use crate::cluster::{
@@ -26,6 +27,7 @@ pub(crate) fn kinds() -> impl Iterator<Item = Kind> {
         Kind::Secret,
         Kind::Certificate,
         Kind::Namespace,
+        Kind::ConfigMap,
     ];
     core.into_iter().chain(GatewayApi::KINDS)
 }
@@ -43,6 +45,7 @@ pub(crate) enum Object {
     /// The Ingress that it is named for, and the Certificate
     Certificate(Key, CertificateObject),
     Namespace(NamespaceObject),
+    ConfigMap(ConfigMapObject),
     GatewayApi(Box<GatewayApi>),
 }
 
@@ -58,6 +61,7 @@ pub(crate) enum Name {
     /// The Ingress that it is named for, and the index of the block
     Certificate(Key, usize),
     Namespace(Arc<str>),
+    ConfigMap(Key),
     GatewayApi(Kind, Key),
 }
 
@@ -86,6 +90,7 @@ impl Name {
             | Name::Service(key)
             | Name::Slice(key, _)
             | Name::Secret(key)
+            | Name::ConfigMap(key)
             | Name::Certificate(key, _) => Some(&key.namespace),
             Name::GatewayApi(kind, key) => (*kind != Kind::GatewayClass).then_some(&key.namespace),
             // its labels decide for what is in it
@@ -105,6 +110,7 @@ impl Object {
             Object::Secret(o) => Name::Secret(o.key.clone()),
             Object::Certificate(ingress, o) => Name::Certificate(ingress.clone(), o.block),
             Object::Namespace(o) => Name::Namespace(o.name.clone()),
+            Object::ConfigMap(o) => Name::ConfigMap(o.key.clone()),
             Object::GatewayApi(o) => Name::GatewayApi(o.kind(), o.meta().key.clone()),
         }
     }
@@ -119,6 +125,7 @@ impl Object {
             Parsed::Secret(o) => Some(Object::Secret(o)),
             Parsed::Certificate(ingress, o) => Some(Object::Certificate(ingress, o)),
             Parsed::Namespace(o) => Some(Object::Namespace(o)),
+            Parsed::ConfigMap(o) => Some(Object::ConfigMap(o)),
             Parsed::GatewayApi(o) => Some(Object::GatewayApi(o)),
             Parsed::Other => None,
         }
@@ -166,6 +173,7 @@ fn apply(object: Object, cluster: &mut Cluster, dirty: &mut Dirty) {
         Object::Secret(o) => cluster.apply_secret(o, dirty),
         Object::Certificate(ingress, o) => cluster.apply_certificate(ingress, o, dirty),
         Object::Namespace(o) => cluster.apply_namespace(o, dirty),
+        Object::ConfigMap(o) => cluster.apply_config_map(o, dirty),
         Object::GatewayApi(o) => cluster.apply_gateway_api(*o, dirty),
     }
 }
@@ -179,6 +187,7 @@ fn remove(name: &Name, cluster: &mut Cluster, dirty: &mut Dirty) {
         Name::Secret(key) => cluster.remove_secret(key, dirty),
         Name::Certificate(ingress, block) => cluster.remove_certificate(ingress, *block, dirty),
         Name::Namespace(name) => cluster.remove_namespace(name, dirty),
+        Name::ConfigMap(key) => cluster.remove_config_map(key, dirty),
         Name::GatewayApi(kind, key) => cluster.remove_gateway_api(*kind, key, dirty),
     }
 }
@@ -205,6 +214,7 @@ fn replace_within(
         Kind::Ingress => cluster.ingresses.keys().filter(of).cloned().map(Name::Ingress).collect(),
         Kind::Service => cluster.services.keys().filter(of).cloned().map(Name::Service).collect(),
         Kind::Secret => cluster.secrets.keys().filter(of).cloned().map(Name::Secret).collect(),
+        Kind::ConfigMap => cluster.config_maps.keys().filter(of).cloned().map(Name::ConfigMap).collect(),
         Kind::EndpointSlice => cluster
             .slices
             .iter()
@@ -242,6 +252,7 @@ struct Sorted {
     secrets: Vec<SecretObject>,
     certificates: Vec<(Key, CertificateObject)>,
     namespaces: Vec<NamespaceObject>,
+    config_maps: Vec<ConfigMapObject>,
     gateway_api: Vec<GatewayApi>,
 }
 
@@ -257,6 +268,7 @@ impl From<Vec<Object>> for Sorted {
                 Object::Secret(o) => sorted.secrets.push(o),
                 Object::Certificate(ingress, o) => sorted.certificates.push((ingress, o)),
                 Object::Namespace(o) => sorted.namespaces.push(o),
+                Object::ConfigMap(o) => sorted.config_maps.push(o),
                 Object::GatewayApi(o) => sorted.gateway_api.push(*o),
             }
         }
@@ -275,6 +287,7 @@ impl Sorted {
             Kind::Secret => cluster.replace_secrets(take(&mut self.secrets), dirty),
             Kind::Certificate => cluster.replace_certificates(take(&mut self.certificates), dirty),
             Kind::Namespace => cluster.replace_namespaces(take(&mut self.namespaces), dirty),
+            Kind::ConfigMap => cluster.replace_config_maps(take(&mut self.config_maps), dirty),
             kind => {
                 let objects = self.gateway_api.extract_if(.., |object| object.kind() == kind).collect();
                 cluster.replace_gateway_api(kind, objects, dirty);
@@ -390,6 +403,18 @@ impl Watched for PartialObjectMeta<Namespace> {
     }
 }
 
+impl Watched for ConfigMap {
+    const KIND: Kind = Kind::ConfigMap;
+
+    fn reduce(self) -> Result<Object, Option<Name>> {
+        ConfigMapObject::of(self).map(Object::ConfigMap).map_err(|key| Some(Name::ConfigMap(key)))
+    }
+
+    fn name_of(key: Key) -> Option<Name> {
+        Some(Name::ConfigMap(key))
+    }
+}
+
 impl<S: Spec> Watched for Wire<S> {
     const KIND: Kind = S::OURS;
 
@@ -414,6 +439,7 @@ impl fmt::Display for Name {
                 write!(f, "certificate/{}/{}", ingress.namespace, certificate::name(&ingress.name, *block))
             }
             Name::Namespace(name) => write!(f, "namespace/{name}"),
+            Name::ConfigMap(key) => write!(f, "configmap/{}/{}", key.namespace, key.name),
             Name::GatewayApi(Kind::GatewayClass, key) => write!(f, "gatewayclass/{}", key.name),
             Name::GatewayApi(kind, key) => write!(f, "{kind}/{}/{}", key.namespace, key.name),
         }

@@ -5,6 +5,7 @@
 //! are reduced as they arrive; nothing here keeps one as the API sent it.
 
 use crate::cluster::Key;
+use crate::cluster::backend_tls::{BackendTlsPolicySpec, ConfigMap};
 use crate::cluster::certificate::Certificate;
 use crate::cluster::gateway::{
     GatewayClassSpec, GatewaySpec, GrantSpec, GrpcRouteSpec, HttpRouteSpec, ListenerSetSpec, Wire,
@@ -26,11 +27,13 @@ use std::panic::AssertUnwindSafe;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch as cell};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
 const PAGE: u32 = 500;
+/// ConfigMaps can be large, and nearly all of them are not kept.
+const CONFIG_MAP_PAGE: u32 = 100;
 /// Of Secrets, those of Helm releases are not read: they are many and large.
 pub(crate) const SECRETS: &str = "type!=helm.sh/release.v1";
 /// Of EndpointSlices, those of headless Services.
@@ -54,18 +57,19 @@ pub(crate) struct Part {
 }
 
 /// Starts a watch for each kind (and namespace, where only some are to be read); returns the parts
-/// whose first list is needed. Dropping `tasks` stops them.
+/// whose first list is needed. Dropping `tasks` stops them. Without `gateway_api` nothing of the Gateway API is read;
+/// ConfigMaps are read from when it says so.
 pub(crate) fn start(
     client: &kube::Client,
     namespaces: &[String],
-    gateway_api: bool,
+    gateway_api: Option<cell::Receiver<bool>>,
     certificates: bool,
     updates: &mpsc::Sender<Update>,
     metrics: &Metrics,
     tasks: &mut JoinSet<()>,
 ) -> HashSet<Part> {
     let all = namespaces.is_empty();
-    let mut begin = Begin { client, namespaces, updates, metrics, tasks, parts: HashSet::new() };
+    let mut begin = Begin { client, namespaces, updates, metrics, tasks, parts: HashSet::new(), when: None };
     begin.namespaced::<Ingress>(config(), false);
     begin.namespaced::<Service>(config(), false);
     begin.namespaced::<Secret>(config().fields(SECRETS), false);
@@ -81,13 +85,19 @@ pub(crate) fn start(
         begin.namespaced::<Certificate>(config(), true);
         begin.parts = needed;
     }
-    if gateway_api {
+    if let Some(config_maps) = gateway_api {
         begin.cluster::<Wire<GatewayClassSpec>>(config(), true);
         begin.namespaced::<Wire<GatewaySpec>>(config(), true);
         begin.namespaced::<Wire<ListenerSetSpec>>(config(), true);
         begin.namespaced::<Wire<GrantSpec>>(config(), true);
         begin.namespaced::<Wire<HttpRouteSpec>>(config(), true);
         begin.namespaced::<Wire<GrpcRouteSpec>>(config(), true);
+        begin.namespaced::<Wire<BackendTlsPolicySpec>>(config(), true);
+        // waited for only if policies name any
+        let needed = begin.parts.clone();
+        begin.when = Some(config_maps);
+        begin.namespaced::<ConfigMap>(config().page_size(CONFIG_MAP_PAGE), true);
+        begin.parts = needed;
     }
     begin.parts
 }
@@ -103,6 +113,8 @@ struct Begin<'a> {
     metrics: &'a Metrics,
     tasks: &'a mut JoinSet<()>,
     parts: HashSet<Part>,
+    /// Watches begin when this says so.
+    when: Option<cell::Receiver<bool>>,
 }
 
 impl Begin<'_> {
@@ -150,7 +162,13 @@ impl Begin<'_> {
             updates: self.updates.clone(),
             metrics: self.metrics.clone(),
         };
+        let when = self.when.clone();
         self.tasks.spawn(async move {
+            if let Some(mut when) = when
+                && when.wait_for(|now| *now).await.is_err()
+            {
+                return;
+            }
             let mut trouble = Trouble::default();
             loop {
                 let stream = watcher(api.clone(), config.clone());

@@ -54,7 +54,7 @@ pub struct Target {
 
 impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/", self.plural.trim_end_matches('s'))?;
+        write!(f, "{}/", self.kind.to_ascii_lowercase())?;
         if !self.namespace.is_empty() {
             write!(f, "{}/", self.namespace)?;
         }

@@ -104,6 +104,7 @@ fn replace(cluster: &mut Cluster, text: &str, dirty: &mut Dirty) {
             Parsed::Secret(o) => secrets.push(o),
             Parsed::Namespace(object) => cluster.apply_namespace(object, dirty),
             Parsed::GatewayApi(object) => cluster.apply_gateway_api(*object, dirty),
+            Parsed::ConfigMap(object) => cluster.apply_config_map(object, dirty),
             Parsed::Certificate(ingress, o) => certificates.push((ingress, o)),
             Parsed::Other => panic!("a kind that is not read"),
         }
@@ -227,6 +228,7 @@ fn line(route: &Route) -> String {
         BackendProtocol::Http => "",
         BackendProtocol::Https => " https",
         BackendProtocol::H2c => " h2c",
+        BackendProtocol::H2 => " h2",
         BackendProtocol::Grpc => " grpc",
         BackendProtocol::Grpcs => " grpcs",
     });

@@ -163,7 +163,7 @@ impl Ca {
         &self.certificate
     }
 
-    /// A leaf for the given host names and IP addresses; the first is also the common name.
+    /// A leaf for the given host names, IP addresses and URIs; the first is also the common name.
     pub fn leaf(&self, hosts: &[&str], kind: KeyKind) -> Leaf {
         self.leaf_with(hosts, kind, &LeafOptions::default())
     }
@@ -190,6 +190,7 @@ impl Ca {
             for host in hosts {
                 match host.parse::<IpAddr>() {
                     Ok(_) => names.ip(host),
+                    Err(_) if host.contains("://") => names.uri(host),
                     Err(_) => names.dns(host),
                 };
             }

@@ -2,17 +2,19 @@
 
 mod cluster_scene;
 
+use std::net::IpAddr;
 use std::process::Command;
 use std::time::Duration;
 
 use cluster_scene::{
     HOME, Ingress, SOON, account, backend, becomes_within, grant_in, in_force, join, namespace, reaches,
-    reaches_within, requests_of, serve, service,
+    reaches_within, requests_of, serve, service, service_name,
 };
 use ingress_e2e::cluster::Cluster;
 use ingress_e2e::dns::DnsServer;
 use ingress_e2e::eventually;
 use ingress_e2e::origin::Origin;
+use ingress_e2e::pki::{Ca, KeyKind};
 use ingress_e2e::product::Product;
 use kube::Api;
 use kube::api::{DynamicObject, Patch, PatchParams};
@@ -34,7 +36,15 @@ fn definitions() -> String {
     let output = output.expect("`go` runs: the Gateway API's kinds come with its Go module");
     let found: Value = serde_json::from_slice(&output.stdout).expect("go tells where the module is");
     let dir = found["Dir"].as_str().unwrap_or_else(|| panic!("{found}"));
-    let kinds = ["gatewayclasses", "gateways", "listenersets", "httproutes", "grpcroutes", "referencegrants"];
+    let kinds = [
+        "gatewayclasses",
+        "gateways",
+        "listenersets",
+        "httproutes",
+        "grpcroutes",
+        "referencegrants",
+        "backendtlspolicies",
+    ];
     let files = kinds.map(|kind| {
         let file = format!("{dir}/config/crd/standard/gateway.networking.k8s.io_{kind}.yaml");
         std::fs::read_to_string(&file).unwrap_or_else(|e| panic!("{file}: {e}"))
@@ -312,4 +322,62 @@ async fn a_listener_set_is_let_in_served_and_told() {
     let before = writes(&cluster, &["gw-sets"]);
     sleep(Duration::from_secs(5)).await;
     assert_eq!(writes(&cluster, &["gw-sets"]), before);
+}
+
+#[tokio::test]
+async fn a_backend_tls_policy_is_kept_by_its_config_map_and_told() {
+    let cluster = Cluster::start().await;
+    let dns = DnsServer::start().await;
+    let ca = Ca::new();
+    let leaf = ca.leaf(&["in.example.com"], KeyKind::EcP256Sec1);
+    let web = Origin::echo_tls_on(([127, 0, 0, 2], 0), &leaf.cert_pem, &leaf.key_pem).await.named("web");
+    dns.set(&service_name("shop", "web"), [IpAddr::from([127, 0, 0, 2])]);
+    cluster.apply(&definitions()).await;
+    let policy = json!({
+        "apiVersion": format!("{GROUP}/v1"), "kind": "BackendTLSPolicy", "metadata": {"namespace": "shop", "name": "p"},
+        "spec": {
+            "targetRefs": [{"group": "", "kind": "Service", "name": "web", "sectionName": "https"}],
+            "validation": {
+                "hostname": "in.example.com",
+                "caCertificateRefs": [{"group": "", "kind": "ConfigMap", "name": "ca"}],
+            },
+        },
+    });
+    let http = json!([{"name": "http", "port": 80, "protocol": "HTTP"}]);
+    let objects = [
+        namespace("shop"),
+        service("shop", "web", &[("https", web.port())]),
+        class(),
+        gateway("shop", http),
+        route("shop", "r", "gw.example.com", "/", web.port()),
+    ];
+    cluster.apply(&join(objects)).await;
+    let product = pod(&cluster, &dns, "gw-tls").await;
+    let routes = api(&cluster, "shop", "HTTPRoute", "httproutes").await;
+    shows(&routes, "r", FOUND, |s| is(condition(&s["parents"][0], "Accepted"), "True", "Accepted")).await;
+    let read = || requests_of(&cluster, "gw-tls").iter().any(|r| r.what == "configmaps");
+    assert!(!read(), "no policy names a ConfigMap");
+
+    cluster.apply(&policy.to_string()).await;
+    let policies = api(&cluster, "shop", "BackendTLSPolicy", "backendtlspolicies").await;
+    shows(&policies, "p", FOUND, |s| {
+        is(condition(&s["ancestors"][0], "Accepted"), "False", "NoValidCACertificate")
+            && is(condition(&s["ancestors"][0], "ResolvedRefs"), "False", "InvalidCACertificateRef")
+    })
+    .await;
+    becomes_within(SOON, &product, "gw.example.com", "/", 500).await;
+    let map = |ca: &str| {
+        json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"namespace": "shop", "name": "ca"},
+               "data": {"ca.crt": ca}})
+        .to_string()
+    };
+    cluster.apply(&map(&ca.pem())).await;
+    reaches(&product, "gw.example.com", "/", "web").await;
+    let status =
+        shows(&policies, "p", SOON, |s| is(condition(&s["ancestors"][0], "Accepted"), "True", "Accepted"))
+            .await;
+    assert_eq!(status["ancestors"][0]["ancestorRef"]["name"], "gw");
+    assert!(read());
+    cluster.apply(&map(&Ca::new().pem())).await;
+    becomes_within(SOON, &product, "gw.example.com", "/", 502).await;
 }

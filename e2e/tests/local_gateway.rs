@@ -637,3 +637,110 @@ async fn http2_without_tls_reaches_a_backend_that_speaks_it() {
     assert_eq!((answer.status, answer.header("x-version")), (200, Some("HTTP/2.0")));
     assert_eq!(origin.last_headers()["x-forwarded-proto"], "http");
 }
+
+fn config_map(name: &str, ca: &str) -> String {
+    let metadata = json!({"namespace": NAMESPACE, "name": name});
+    json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"ca.crt": ca}}).to_string()
+}
+
+/// A BackendTLSPolicy for the Service of its name.
+fn policy(service: &str, validation: &Value) -> String {
+    let targets = json!([{"group": "", "kind": "Service", "name": service}]);
+    object("BackendTLSPolicy", service, json!({"targetRefs": targets, "validation": validation}))
+}
+
+#[tokio::test]
+async fn a_backend_must_prove_to_be_whom_its_policy_names() {
+    let (ca, other) = (Ca::new(), Ca::new());
+    let leaf = ca.leaf(&["in.example.com", "spiffe://in.example.com/web"], KeyKind::EcP256Sec1);
+    let backend = Origin::echo_tls(&leaf.cert_pem, &leaf.key_pem).await.named("tls");
+    let of = |map: &str, hostname: &str, names: Value| {
+        let refs = json!([{"group": "", "kind": "ConfigMap", "name": map}]);
+        json!({"caCertificateRefs": refs, "hostname": hostname, "subjectAltNames": names})
+    };
+    let dns = |name: &str| json!({"type": "Hostname", "hostname": name});
+    let uri = |name: &str| json!({"type": "URI", "uri": name});
+    let cases = [
+        ("right", of("ca", "in.example.com", json!([])), 200),
+        ("wrong-ca", of("other", "in.example.com", json!([])), 502),
+        ("wrong-name", of("ca", "out.example.com", json!([])), 502),
+        ("san-dns", of("ca", "out.example.com", json!([dns("in.example.com")])), 200),
+        ("san-uri", of("ca", "out.example.com", json!([uri("spiffe://in.example.com/web")])), 200),
+        ("san-one", of("ca", "in.example.com", json!([uri("spiffe://else/x"), dns("in.example.com")])), 200),
+        ("san-wrong", of("ca", "in.example.com", json!([uri("spiffe://else/x"), dns("x.example.com")])), 502),
+        ("system", json!({"wellKnownCACertificates": "System", "hostname": "in.example.com"}), 502),
+        ("no-ca", of("none", "in.example.com", json!([])), 500),
+        ("damaged", of("damaged", "in.example.com", json!([])), 500),
+    ];
+    let rule =
+        |name: &str| json!({"matches": [{"path": {"value": format!("/{name}")}}], "backendRefs": to(name)});
+    let rules: Vec<_> = cases.iter().map(|(name, ..)| rule(name)).collect();
+    let services = cases.iter().map(|(name, ..)| service(name, &[backend.addr()]));
+    let policies = cases.iter().map(|(name, validation, _)| policy(name, validation));
+    let maps = [config_map("other", &other.pem()), config_map("damaged", "nothing")];
+    let objects = services.chain(policies).chain(maps).chain([route("r", "a.example.com", rules.into())]);
+    let (product, _origins) = with(objects).await;
+    let get = async |name: &str| client::get(product.http(), "a.example.com", &format!("/{name}")).await;
+    let becomes = async |name: &str, status: u16| {
+        eventually(DEADLINE, async || (get(name).await.status == status).then_some(())).await;
+    };
+    // the authority is not there yet
+    assert_eq!((get("right").await.status, backend.accepts()), (500, 0));
+    product.write_manifest("ca.yaml", &config_map("ca", &ca.pem()));
+    becomes("right", 200).await;
+    for (name, _, status) in &cases {
+        let before = backend.requests();
+        let answer = get(name).await;
+        assert_eq!(answer.status, *status, "{name}");
+        assert_eq!(backend.requests() - before, usize::from(*status == 200), "{name}");
+        if *status == 200 {
+            assert_eq!(answer.origin(), "tls", "{name}");
+        }
+    }
+    // another authority, while a connection is kept that the old one vouched for
+    product.write_manifest("ca.yaml", &config_map("ca", &other.pem()));
+    becomes("right", 502).await;
+    product.write_manifest("ca.yaml", &config_map("ca", &(other.pem() + &ca.pem())));
+    becomes("right", 200).await;
+    product.remove_manifest("ca.yaml");
+    becomes("right", 500).await;
+    eventually(DEADLINE, async || {
+        let told = product.log_entries("mistake in an object");
+        let taken = |e: &Value| e["id"] == "TAK-7009" && e["object"] == "backendtlspolicy/shop/damaged";
+        told.iter().any(taken).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_copy_goes_to_nobody_else_than_its_policy_names() {
+    let ca = Ca::new();
+    let leaf = ca.leaf(&["in.example.com"], KeyKind::EcP256Sec1);
+    let [right, wrong] = [(); 2].map(|()| Origin::echo_tls(&leaf.cert_pem, &leaf.key_pem));
+    let (right, wrong) = (right.await, wrong.await);
+    let of = |name: &str| {
+        json!({"caCertificateRefs": [{"group": "", "kind": "ConfigMap", "name": "ca"}], "hostname": "in.example.com",
+               "subjectAltNames": [{"type": "Hostname", "hostname": name}]})
+    };
+    let rule = |service: &str| {
+        let mirror =
+            json!({"type": "RequestMirror", "requestMirror": {"backendRef": {"name": service, "port": 80}}});
+        json!({"matches": [{"path": {"value": format!("/{service}")}}], "backendRefs": to("one"), "filters": [mirror]})
+    };
+    let objects = [
+        service("right", &[right.addr()]),
+        service("wrong", &[wrong.addr()]),
+        policy("right", &of("in.example.com")),
+        policy("wrong", &of("out.example.com")),
+        config_map("ca", &ca.pem()),
+        route("r", "a.example.com", json!([rule("right"), rule("wrong")])),
+    ];
+    let (product, _origins) = with(objects).await;
+    for service in ["right", "wrong"] {
+        assert_eq!(client::get(product.http(), "a.example.com", &format!("/{service}")).await.status, 200);
+    }
+    eventually(DEADLINE, async || (right.requests() == 1).then_some(())).await;
+    eventually(DEADLINE, async || (wrong.accepts() == 1 && wrong.open_connections() == 0).then_some(()))
+        .await;
+    assert_eq!(wrong.requests(), 0);
+}

@@ -696,6 +696,7 @@ fn backend(backend: &Backend, around: &Surroundings<'_>) -> Section {
         BackendProtocol::Http => "http",
         BackendProtocol::Https => "https",
         BackendProtocol::H2c => "h2c",
+        BackendProtocol::H2 => "h2",
         BackendProtocol::Grpc => "grpc",
         BackendProtocol::Grpcs => "grpcs",
     };

@@ -3,7 +3,7 @@
 
 use crate::Shared;
 use crate::ctx::RequestCtx;
-use crate::{filter, upstream};
+use crate::{filter, trust, upstream};
 use bytes::{Bytes, BytesMut};
 use http::header::{CONTENT_LENGTH, EXPECT, TRANSFER_ENCODING};
 use http::{HeaderValue, Version};
@@ -122,6 +122,9 @@ async fn copy(shared: &Shared, backend: &Backend, mut head: RequestHeader, body:
     }
     let connector = &shared.mirrors.connector;
     let (mut session, _) = connector.get_http_session(&peer).await.ok()?;
+    if trust::refused(session.digest()) {
+        return None;
+    }
     session.set_read_timeout(Some(LIMIT));
     head.set_send_end_stream(body.is_empty());
     session.write_request_header(Box::new(head)).await.ok()?;

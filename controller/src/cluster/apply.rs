@@ -3,6 +3,7 @@
 //! Only what translation reads counts as a change: a Service that gets a new label is the same
 //! Service. A whole list replaces what was known in one step; what it holds unchanged stays as it is.
 
+use super::backend_tls::ConfigMapObject;
 use super::certificate::CertificateObject;
 use super::gateway::{GatewayApi, GatewayApiObject, NamespaceObject};
 use super::{
@@ -182,6 +183,27 @@ impl Cluster {
         dirty.issuance |= self.certificates.read.insert(namespace, yes) != Some(yes);
     }
 
+    /// Takes in a ConfigMap with certificates that is new or changed.
+    pub fn apply_config_map(&mut self, mut object: ConfigMapObject, dirty: &mut Dirty) {
+        share_map(&mut self.names, &mut object);
+        put(&mut self.config_maps, object.key.clone(), object, &mut dirty.config_maps, PartialEq::eq);
+    }
+
+    /// Takes out a ConfigMap, or its certificates.
+    pub fn remove_config_map(&mut self, key: &Key, dirty: &mut Dirty) {
+        take(&mut self.config_maps, key, &mut dirty.config_maps);
+    }
+
+    /// Takes a whole list for all ConfigMaps with certificates that there are.
+    pub fn replace_config_maps(&mut self, objects: Vec<ConfigMapObject>, dirty: &mut Dirty) {
+        let names = &mut self.names;
+        let objects = objects.into_iter().map(|mut o| {
+            share_map(names, &mut o);
+            (o.key.clone(), o)
+        });
+        replace(&mut self.config_maps, objects, &mut dirty.config_maps, PartialEq::eq);
+    }
+
     /// Takes in a Namespace that is new or changed.
     pub fn apply_namespace(&mut self, object: NamespaceObject, dirty: &mut Dirty) {
         put(&mut self.namespaces, object.name.clone(), object, &mut dirty.namespaces, PartialEq::eq);
@@ -208,6 +230,9 @@ impl Cluster {
             GatewayApi::HttpRoute(o) => renew(&mut self.http_routes, o, &mut self.names, kind, dirty),
             GatewayApi::GrpcRoute(o) => renew(&mut self.grpc_routes, o, &mut self.names, kind, dirty),
             GatewayApi::Grant(o) => renew(&mut self.grants, o, &mut self.names, kind, dirty),
+            GatewayApi::BackendTlsPolicy(o) => {
+                renew(&mut self.backend_tls_policies, o, &mut self.names, kind, dirty)
+            }
         };
         if let Some(key) = changed {
             dirty.gateway_api(kind, key);
@@ -223,6 +248,7 @@ impl Cluster {
             Kind::HttpRoute => self.http_routes.remove(key).is_some(),
             Kind::GrpcRoute => self.grpc_routes.remove(key).is_some(),
             Kind::ReferenceGrant => self.grants.remove(key).is_some(),
+            Kind::BackendTlsPolicy => self.backend_tls_policies.remove(key).is_some(),
             _ => false,
         };
         if known {
@@ -253,6 +279,7 @@ impl Cluster {
             Kind::HttpRoute => Box::new(self.http_routes.keys()),
             Kind::GrpcRoute => Box::new(self.grpc_routes.keys()),
             Kind::ReferenceGrant => Box::new(self.grants.keys()),
+            Kind::BackendTlsPolicy => Box::new(self.backend_tls_policies.keys()),
             _ => Box::new(std::iter::empty()),
         }
     }
@@ -274,6 +301,7 @@ impl Dirty {
         match kind {
             Kind::HttpRoute | Kind::GrpcRoute => drop(self.routes.insert((kind, key))),
             Kind::ListenerSet => self.listener_sets = true,
+            Kind::BackendTlsPolicy => drop(self.backend_tls_policies.insert(key)),
             _ => self.gateways = true,
         }
     }
@@ -316,6 +344,11 @@ fn same_secret(a: &SecretObject, b: &SecretObject) -> bool {
 
 fn share(namespaces: &mut Pool<str>, key: &mut Key) {
     key.namespace = namespaces.intern(key.namespace.clone());
+}
+
+fn share_map(names: &mut Pool<str>, object: &mut ConfigMapObject) {
+    share(names, &mut object.key);
+    object.ca = names.intern(object.ca.clone());
 }
 
 /// [`share`], unless somebody else holds the object as well.

@@ -39,6 +39,7 @@ pub use namespace::{NamespaceObject, Selector};
 pub use route::{BackendRef, ParentRef};
 
 use super::Key;
+use super::backend_tls::{BackendTlsPolicyObject, BackendTlsPolicySpec};
 use ingress_core::Kind;
 use k8s_openapi::ClusterResourceScope;
 use k8s_openapi::NamespaceResourceScope;
@@ -187,15 +188,18 @@ pub enum GatewayApi {
     GrpcRoute(GrpcRouteObject),
     /// A ReferenceGrant.
     Grant(GrantObject),
+    /// A BackendTLSPolicy.
+    BackendTlsPolicy(BackendTlsPolicyObject),
 }
 
 impl GatewayApi {
     /// The kinds, in the order in which they are read.
-    pub const KINDS: [Kind; 6] = [
+    pub const KINDS: [Kind; 7] = [
         Kind::GatewayClass,
         Kind::Gateway,
         Kind::ListenerSet,
         Kind::ReferenceGrant,
+        Kind::BackendTlsPolicy,
         Kind::HttpRoute,
         Kind::GrpcRoute,
     ];
@@ -209,6 +213,7 @@ impl GatewayApi {
             GatewayApi::HttpRoute(_) => Kind::HttpRoute,
             GatewayApi::GrpcRoute(_) => Kind::GrpcRoute,
             GatewayApi::Grant(_) => Kind::ReferenceGrant,
+            GatewayApi::BackendTlsPolicy(_) => Kind::BackendTlsPolicy,
         }
     }
 
@@ -221,6 +226,7 @@ impl GatewayApi {
             GatewayApi::HttpRoute(o) => &o.meta,
             GatewayApi::GrpcRoute(o) => &o.meta,
             GatewayApi::Grant(o) => &o.meta,
+            GatewayApi::BackendTlsPolicy(o) => &o.meta,
         }
     }
 }
@@ -264,6 +270,8 @@ kinds! {
     HttpRouteSpec: "HTTPRoute", "httproutes", NamespaceResourceScope, HttpRoute, HttpRoute;
     GrpcRouteSpec: "GRPCRoute", "grpcroutes", NamespaceResourceScope, GrpcRoute, GrpcRoute;
     GrantSpec: "ReferenceGrant", "referencegrants", NamespaceResourceScope, ReferenceGrant, Grant;
+    BackendTlsPolicySpec: "BackendTLSPolicy", "backendtlspolicies", NamespaceResourceScope, BackendTlsPolicy,
+        BackendTlsPolicy;
 }
 
 #[cfg(test)]

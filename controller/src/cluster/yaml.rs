@@ -1,5 +1,6 @@
 //! Kubernetes YAML: several documents, Lists included, each object on its own.
 
+use super::backend_tls::{BackendTlsPolicySpec, ConfigMap, ConfigMapObject};
 use super::certificate::{self, Certificate, CertificateObject};
 use super::gateway::{
     GROUP, GatewayApi, GatewayClassSpec, GatewaySpec, GrantSpec, GrpcRouteSpec, HttpRouteSpec,
@@ -32,6 +33,8 @@ pub enum Parsed {
     Certificate(Key, CertificateObject),
     /// v1 Namespace
     Namespace(NamespaceObject),
+    /// v1 ConfigMap with certificates
+    ConfigMap(ConfigMapObject),
     /// `gateway.networking.k8s.io/v1`
     GatewayApi(Box<GatewayApi>),
     /// Of a kind that is not read.
@@ -124,6 +127,7 @@ impl Cluster {
                     cluster.apply_certificate(ingress, object, &mut dirty);
                 }
                 Parsed::Namespace(object) => cluster.apply_namespace(object, &mut dirty),
+                Parsed::ConfigMap(object) => cluster.apply_config_map(object, &mut dirty),
                 Parsed::GatewayApi(object) => cluster.apply_gateway_api(*object, &mut dirty),
                 Parsed::Other => {}
             }
@@ -229,13 +233,14 @@ fn object(value: Value) -> Result<Parsed, String> {
             "networking.k8s.io/v1"
         }
         ("discovery.k8s.io", "EndpointSlice") => "discovery.k8s.io/v1",
-        ("", "Service" | "Secret" | "Namespace") => "v1",
+        ("", "Service" | "Secret" | "Namespace" | "ConfigMap") => "v1",
         (certificate::GROUP, certificate::KIND) => "cert-manager.io/v1",
         // the same object in both
         (GROUP, "ReferenceGrant") if version == "gateway.networking.k8s.io/v1beta1" => &version,
         (
             GROUP,
-            "GatewayClass" | "Gateway" | "ListenerSet" | "HTTPRoute" | "GRPCRoute" | "ReferenceGrant",
+            "GatewayClass" | "Gateway" | "ListenerSet" | "HTTPRoute" | "GRPCRoute" | "ReferenceGrant"
+            | "BackendTLSPolicy",
         ) => "gateway.networking.k8s.io/v1",
         _ => return Ok(Parsed::Other),
     };
@@ -269,6 +274,9 @@ fn object(value: Value) -> Result<Parsed, String> {
         "HTTPRoute" => gateway_api::<HttpRouteSpec>(value, &what),
         "GRPCRoute" => gateway_api::<GrpcRouteSpec>(value, &what),
         "ReferenceGrant" => gateway_api::<GrantSpec>(value, &what),
+        "BackendTLSPolicy" => gateway_api::<BackendTlsPolicySpec>(value, &what),
+        "ConfigMap" => decode::<ConfigMap>(value, &what)
+            .map(|o| ConfigMapObject::of(o).map_or(Parsed::Other, Parsed::ConfigMap)),
         // the decoder's words may quote the data
         _ => decode::<Secret>(value, &what)
             .map(|o| Parsed::Secret(o.into()))

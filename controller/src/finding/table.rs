@@ -62,7 +62,7 @@ const fn row(
 use Severity::{Error, Note, Warning};
 
 /// In the order of [`Reason`]'s variants. TAK-1003 stood for an annotation that was not built yet.
-pub(super) const TABLE: [Entry; 46] = [
+pub(super) const TABLE: [Entry; 48] = [
     row(
         Reason::InvalidAnnotation,
         "TAK-1001",
@@ -406,6 +406,22 @@ pub(super) const TABLE: [Entry; 46] = [
         "one listener for each port and host of a Gateway and its ListenerSets; one protocol for each port",
         "Another listener came first to the host, or to the port with another protocol. This one is not served; other listeners are.",
         "Choose another host or port. The Gateway's own listeners come first, then those of the older ListenerSet.",
+    ),
+    row(
+        Reason::BackendTlsPolicyInvalid,
+        "TAK-7009",
+        Error,
+        "ConfigMaps of the same namespace with PEM certificates under ca.crt, or wellKnownCACertificates System; a DNS name as hostname; subjectAltNames of type Hostname and URI; sectionName a TCP port's name",
+        "A part of a BackendTLSPolicy cannot be honoured. A certificate that is missing is not trusted; without any, or with another part wrong, requests to the Service are answered 500, never sent in plain text. A port that is not there is not covered.",
+        "Create the ConfigMap, or correct the field that the message names.",
+    ),
+    row(
+        Reason::BackendTlsPolicyConflicted,
+        "TAK-7010",
+        Warning,
+        "",
+        "An older BackendTLSPolicy, or one of the same age with a smaller name, has the same Service or port. This one does not count there.",
+        "Remove one of the two, or have them name different ports by sectionName.",
     ),
     row(
         Reason::Unparsable,

@@ -1,4 +1,5 @@
 use super::*;
+use crate::cluster::parse_documents;
 use crate::metrics::testing::{metrics, value};
 use crate::update::testing::{ingress, key};
 use crate::update::{Name, Object};
@@ -8,6 +9,7 @@ use ingress_core::{
     Slot, Unavailable, VirtualHost,
 };
 use prometheus::Registry;
+use serde_json::json;
 use std::sync::Mutex;
 use tokio::task::JoinHandle;
 
@@ -92,6 +94,7 @@ struct Bench {
     status: Arc<SyncStatus>,
     passes: Passes,
     registry: Registry,
+    config_maps: watch::Receiver<bool>,
     task: JoinHandle<()>,
 }
 
@@ -101,7 +104,8 @@ fn bench(parts: &[Part]) -> Bench {
     let (metrics, registry) = metrics();
     let status = Arc::new(SyncStatus::default());
     status.await_kinds(parts.iter().map(|p| p.kind));
-    let awaited = Awaited { parts: parts.iter().cloned().collect(), files: false };
+    let awaited = Awaited { parts: parts.iter().cloned().collect(), ..Awaited::default() };
+    let config_maps = awaited.config_maps.subscribe();
     let (updates, receiver) = mpsc::channel(1024);
     let (passes, start) = (Passes::default(), Instant::now());
     let (seen, told) = (passes.clone(), status.clone());
@@ -110,7 +114,7 @@ fn bench(parts: &[Part]) -> Bench {
         let telling = Telling { events: Events::none(metrics.clone()), writes: Writes::none() };
         Rebuild::new(fresh, awaited, &mut publisher, metrics, told, telling).run(receiver).await;
     });
-    Bench { updates, reader, status, passes, registry, task }
+    Bench { updates, reader, status, passes, registry, config_maps, task }
 }
 
 impl Bench {
@@ -171,6 +175,44 @@ async fn nothing_is_published_before_every_first_list_is_in() {
     let synced = |kind| value(&bench.registry, "watch_synced", &[kind]);
     assert_eq!((synced("ingress"), synced("endpointslice")), (Some(1.0), Some(0.0)));
     assert_eq!(value(&bench.registry, "routes", &["ingress"]), Some(2.0));
+}
+
+/// A BackendTLSPolicy `shop/name` that names this ConfigMap, if any.
+fn policy(name: &str, config_map: Option<&str>) -> Object {
+    let refs: Vec<_> = config_map.iter().map(|map| json!({ "kind": "ConfigMap", "name": map })).collect();
+    let policy = json!({
+        "apiVersion": "gateway.networking.k8s.io/v1", "kind": "BackendTLSPolicy",
+        "metadata": { "namespace": "shop", "name": name },
+        "spec": { "targetRefs": [], "validation": { "hostname": "a", "caCertificateRefs": refs } },
+    });
+    let parsed = parse_documents(&policy.to_string()).remove(0).unwrap();
+    Object::parsed(parsed).unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn config_maps_are_read_and_waited_for_only_if_a_policy_names_one() {
+    let bench = bench(&[part(Kind::Ingress), part(Kind::BackendTlsPolicy)]);
+    bench.send(list(Kind::Ingress, vec![ingress("a")])).await;
+    bench.send(list(Kind::BackendTlsPolicy, vec![policy("system", None), policy("own", Some("ca"))])).await;
+    quiet().await;
+    assert!(*bench.config_maps.borrow());
+    assert_eq!((bench.generation(), bench.status.pending()), (0, vec!["configmap"]));
+    bench.send(list(Kind::ConfigMap, vec![])).await;
+    settle().await;
+    assert_eq!((bench.generation(), bench.status.pending()), (1, vec![]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_first_policy_that_names_a_config_map_holds_nothing_up_later() {
+    let bench = bench(&[part(Kind::Ingress), part(Kind::BackendTlsPolicy)]);
+    bench.send(list(Kind::Ingress, vec![])).await;
+    bench.send(list(Kind::BackendTlsPolicy, vec![policy("system", None)])).await;
+    quiet().await;
+    assert_eq!((bench.generation(), *bench.config_maps.borrow()), (1, false));
+    bench.send(Update::Apply(policy("own", Some("ca")))).await;
+    bench.add("a").await;
+    settle().await;
+    assert_eq!((bench.generation(), *bench.config_maps.borrow()), (2, true));
 }
 
 #[tokio::test(start_paused = true)]

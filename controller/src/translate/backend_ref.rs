@@ -1,12 +1,13 @@
 //! What routes refer to: Services, and what of them cannot be used.
 
+use super::backend_tls::Trust;
 use super::gateway::api_kind;
 use super::grant::Kinded;
 use super::ingress::Shared;
 use super::route::Reading;
 use crate::annotations::backend::Connection;
 use crate::cluster::gateway::{BackendRef, GROUP};
-use crate::cluster::{Key, PortRef};
+use crate::cluster::{Key, PortObject, PortRef};
 use crate::finding::{Findings, Reason, quoted};
 use crate::status::conditions::Condition;
 use ingress_core::{Backend, BackendAddress, BackendProtocol, Kind, ServicePort, Unavailable};
@@ -85,10 +86,14 @@ impl<'a, 'b> BackendRefs<'a, 'b> {
         }
         self.services.insert(service.clone());
         let port = reference.port.map_or(PortRef::None, PortRef::Number);
-        let protocol = self.protocol(service, reference.port)?;
+        let trust = self.trust(service, reference.port)?;
+        let protocol = self.protocol(service, reference.port, trust.is_some())?;
         let connection = Connection { protocol, ..Connection::default() };
         let Reading { cluster, settings, .. } = self.reading;
-        let (backend, problem) = shared.backends.resolve(service, &port, connection, cluster, settings);
+        let (mut backend, problem) = shared.backends.resolve(service, &port, connection, cluster, settings);
+        if let Some(trust) = trust {
+            backend = shared.backends.intern(trust.over(&backend));
+        }
         match problem {
             // it is there, and empty for now
             Some((Reason::NoEndpoints, message)) => {
@@ -102,20 +107,43 @@ impl<'a, 'b> BackendRefs<'a, 'b> {
         }
     }
 
-    /// What the Service says is spoken at the port.
-    fn protocol(&self, service: &Key, port: Option<i32>) -> Result<BackendProtocol, (&'static str, String)> {
-        let object = self.reading.cluster.services.get(service);
-        let named = object.and_then(|object| {
-            let port = object.ports.iter().find(|p| p.tcp && Some(i32::from(p.port)) == port)?;
-            port.app_protocol.as_deref()
-        });
+    fn port(&self, service: &Key, port: Option<i32>) -> Option<&PortObject> {
+        let object = self.reading.cluster.services.get(service)?;
+        object.ports.iter().find(|p| p.tcp && Some(i32::from(p.port)) == port)
+    }
+
+    /// What a BackendTLSPolicy asks of the port's backends.
+    fn trust(&self, service: &Key, port: Option<i32>) -> Result<Option<Arc<Trust>>, (&'static str, String)> {
+        let name = self.port(service, port).map(|port| &*port.name);
+        let trust = self.reading.policies.trust(service, name).transpose();
+        trust.map_err(|message| ("InvalidBackendTLSPolicy", message))
+    }
+
+    /// What the Service says is spoken at the port; over TLS where a policy asks for it.
+    fn protocol(
+        &self,
+        service: &Key,
+        port: Option<i32>,
+        tls: bool,
+    ) -> Result<BackendProtocol, (&'static str, String)> {
+        let named = self.port(service, port).and_then(|port| port.app_protocol.as_deref());
+        let plain = self.plain_protocol(service, named, tls)?;
+        Ok(if tls { plain.over_tls() } else { plain })
+    }
+
+    fn plain_protocol(
+        &self,
+        service: &Key,
+        named: Option<&str>,
+        tls: bool,
+    ) -> Result<BackendProtocol, (&'static str, String)> {
         if self.kind == Kind::GrpcRoute && named.is_none() {
             return Ok(BackendProtocol::Grpc);
         }
         match named.unwrap_or("http") {
             "kubernetes.io/h2c" if self.kind == Kind::GrpcRoute => Ok(BackendProtocol::Grpc),
             "kubernetes.io/h2c" => Ok(BackendProtocol::H2c),
-            "kubernetes.io/wss" | "https" | "HTTPS" | "tls" => {
+            "kubernetes.io/wss" | "https" | "HTTPS" | "tls" if !tls => {
                 let message =
                     format!("appProtocol of Service {service} asks for TLS, which needs a BackendTLSPolicy");
                 Err(("UnsupportedProtocol", message))

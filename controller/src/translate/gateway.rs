@@ -127,6 +127,14 @@ pub(super) fn is_ours(cluster: &Cluster, class: &str) -> bool {
 }
 
 impl Gateways {
+    /// The Gateway that a parent of routes is, or adds listeners to.
+    pub(super) fn gateway_of<'a>(&'a self, (kind, key): &'a ParentId) -> Option<&'a Key> {
+        match kind {
+            Kind::ListenerSet => self.sets.get(key).map(|set| &set.gateway),
+            _ => Some(key),
+        }
+    }
+
     /// Looks at all of them.
     pub(super) fn read(
         cluster: &Cluster,

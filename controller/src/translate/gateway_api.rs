@@ -5,6 +5,7 @@
 
 use super::Settings;
 use super::attach::{Attached, ParentId, parent_id};
+use super::backend_tls::Policies;
 use super::gateway::{CONTROLLER, Gateways, Listener, api_kind, is_ours};
 use super::grant::Grants;
 use super::ingress::Shared;
@@ -27,6 +28,7 @@ use std::sync::Arc;
 pub(super) struct GatewayApi {
     grants: Grants,
     gateways: Gateways,
+    policies: Policies,
     routes: BTreeMap<RouteId, DeclaredRoute>,
     /// Which routes refer to a Service.
     by_service: HashMap<Key, Vec<RouteId>>,
@@ -85,7 +87,11 @@ impl GatewayApi {
         let mut spots = HashSet::new();
         let mut touched: BTreeSet<ResourceRef> = BTreeSet::new();
         let renewed = self.look_at_gateways(pass, shared, &mut touched);
-        for id in self.work(pass, &renewed) {
+        let moved = self.policies.renew(pass.cluster, pass.dirty, pass.everything);
+        touched.extend(moved.policies.iter().map(|key| resource(Kind::BackendTlsPolicy, key)));
+        let mut work = self.work(pass, &renewed);
+        work.extend(moved.services.iter().filter_map(|s| self.by_service.get(s)).flatten().cloned());
+        for id in work {
             self.renew(pass, shared, &id, &mut spots, &mut touched);
         }
         if renewed != Renewed::Nothing {
@@ -213,12 +219,16 @@ impl GatewayApi {
         let reading = Reading {
             gateways: &self.gateways,
             grants: &self.grants,
+            policies: &self.policies,
             cluster: pass.cluster,
             settings: pass.settings,
         };
         let new = view(pass.cluster, id).map(|view| reading.declare(&view, Some(&old), shared));
         let exists = new.is_some();
         let new = new.unwrap_or_default();
+        for service in old.services.iter().chain(&new.services) {
+            touched.extend(self.policies.of(service).map(|policy| resource(Kind::BackendTlsPolicy, policy)));
+        }
         for service in old.services.iter().filter(|service| !new.services.contains(service)) {
             if let Some(routes) = self.by_service.get_mut(service) {
                 routes.retain(|known| known != id);
@@ -265,9 +275,14 @@ impl GatewayApi {
             touched.iter().filter(|o| o.kind != Kind::Ingress).cloned().collect();
         all.extend(dirty.versions.iter().map(|(kind, key)| resource(*kind, key)));
         if dirty.writes || pass.everything {
-            for kind in
-                [Kind::GatewayClass, Kind::Gateway, Kind::ListenerSet, Kind::HttpRoute, Kind::GrpcRoute]
-            {
+            for kind in [
+                Kind::GatewayClass,
+                Kind::Gateway,
+                Kind::ListenerSet,
+                Kind::HttpRoute,
+                Kind::GrpcRoute,
+                Kind::BackendTlsPolicy,
+            ] {
                 all.extend(cluster.gateway_api_keys(kind).map(|key| resource(kind, key)));
             }
         }
@@ -328,6 +343,15 @@ impl GatewayApi {
                 }
                 Some(status::route(kind, meta, &ours, CONTROLLER, pass.now))
             }
+            Kind::BackendTlsPolicy => {
+                let object = cluster.backend_tls_policies.get(&key)?;
+                let gateways = self.ancestors(&key);
+                if gateways.is_empty() && !object.meta.status.contains(CONTROLLER) {
+                    return None;
+                }
+                let conditions = self.policies.conditions(&key, cluster);
+                Some(status::policy(&object.meta, &gateways, &conditions, CONTROLLER, pass.now))
+            }
             _ => None,
         }
     }
@@ -342,6 +366,15 @@ impl GatewayApi {
         listeners.iter().enumerate().map(status).collect()
     }
 
+    /// The Gateways with a route to a Service of the policy.
+    fn ancestors(&self, policy: &Key) -> BTreeSet<&Key> {
+        let routes = self.policies.services(policy).filter_map(|service| self.by_service.get(service));
+        let declared = routes.flatten().filter_map(|id| self.routes.get(id));
+        let parents =
+            declared.flat_map(|declared| declared.attached.listeners.iter().map(|(parent, _)| parent));
+        parents.filter_map(|parent| self.gateways.gateway_of(parent)).collect()
+    }
+
     /// Hands out an object's findings if they are others than before.
     fn tell(&mut self, pass: &mut Pass<'_>, object: ResourceRef) {
         let key = Key { namespace: object.namespace.clone(), name: object.name.clone() };
@@ -353,6 +386,12 @@ impl GatewayApi {
             Kind::ListenerSet => {
                 let meta = pass.cluster.listener_sets.get(&key).map(|set| &set.meta);
                 (meta, self.gateways.sets.get(&key).map(|s| s.findings.clone()).unwrap_or_default())
+            }
+            Kind::BackendTlsPolicy => {
+                let meta = pass.cluster.backend_tls_policies.get(&key).map(|policy| &policy.meta);
+                // without a route of ours to its Service it is meant for somebody else
+                let ours = meta.is_some() && !self.ancestors(&key).is_empty();
+                (meta, if ours { self.policies.findings(&key, pass.cluster) } else { Box::default() })
             }
             kind => {
                 let id = (kind, key);

@@ -5,6 +5,7 @@
 
 use super::Settings;
 use super::attach::{Attached, Place};
+use super::backend_tls::Policies;
 use super::gateway::Gateways;
 use super::grant::Grants;
 use super::ingress::Shared;
@@ -104,6 +105,7 @@ impl DeclaredRoute {
 pub(super) struct Reading<'a> {
     pub gateways: &'a Gateways,
     pub grants: &'a Grants,
+    pub policies: &'a Policies,
     pub cluster: &'a Cluster,
     pub settings: &'a Settings,
 }

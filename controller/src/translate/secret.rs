@@ -161,12 +161,16 @@ fn value<'a>(secret: &'a SecretObject, name: &'static str) -> Result<&'a [u8], P
     if value.len() > MAX_SECRET_VALUE {
         return Err(Problem::TooLarge(name));
     }
-    // OpenSSL would ask for a passphrase on the terminal, for certificates too (RFC 1421 section 4.6.1.1)
-    let encrypted = value.split(|b| *b == b'\n').any(|line| {
+    if encrypted(value) { Err(Problem::Encrypted(name)) } else { Ok(value) }
+}
+
+/// Whether OpenSSL would ask for a passphrase on the terminal, which it does for certificates too (RFC 1421
+/// section 4.6.1.1).
+pub(super) fn encrypted(pem: &[u8]) -> bool {
+    pem.split(|b| *b == b'\n').any(|line| {
         line.starts_with(b"-----BEGIN ENCRYPTED")
             || (line.starts_with(b"Proc-Type:") && line.windows(9).any(|word| word == b"ENCRYPTED"))
-    });
-    if encrypted { Err(Problem::Encrypted(name)) } else { Ok(value) }
+    })
 }
 
 /// Whether OpenSSL takes the pair for a connection: small keys and weak digests end here and not

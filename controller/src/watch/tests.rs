@@ -223,7 +223,7 @@ async fn against_an_api_pages_are_joined_and_a_watch_that_is_too_old_lists_anew(
     let (metrics, _) = metrics();
     let (sender, mut receiver) = mpsc::channel(64);
     let mut tasks = JoinSet::new();
-    let parts = start(&client, &[], false, false, &sender, &metrics, &mut tasks);
+    let parts = start(&client, &[], None, false, &sender, &metrics, &mut tasks);
     assert_eq!(parts.len(), 6);
     let (mut said, mut others) = (Vec::new(), HashSet::new());
     while said.len() < 3 || others.len() < 5 {
@@ -252,7 +252,7 @@ async fn limited_to_namespaces_nothing_cluster_wide_is_needed() {
     let (metrics, _) = metrics();
     let (sender, mut receiver) = mpsc::channel(64);
     let mut tasks = JoinSet::new();
-    let parts = start(&client, &["one".into(), "two".into()], false, false, &sender, &metrics, &mut tasks);
+    let parts = start(&client, &["one".into(), "two".into()], None, false, &sender, &metrics, &mut tasks);
     assert_eq!(parts.len(), 9);
     for _ in 0..7 {
         receiver.recv().await.unwrap();
@@ -262,4 +262,24 @@ async fn limited_to_namespaces_nothing_cluster_wide_is_needed() {
         queries.iter().all(|q| q.contains("/namespaces/") || q.contains("/ingressclasses?")),
         "{queries:?}"
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn config_maps_are_read_from_when_they_are_asked_for() {
+    let queries: Arc<Mutex<Vec<String>>> = Arc::default();
+    let client = api(vec![], Arc::clone(&queries));
+    let (metrics, _) = metrics();
+    let (sender, mut receiver) = mpsc::channel(64);
+    let mut tasks = JoinSet::new();
+    let (ask, asked) = cell::channel(false);
+    let parts = start(&client, &[], Some(asked), false, &sender, &metrics, &mut tasks);
+    // Ingresses are not answered here
+    for _ in 1..parts.len() {
+        receiver.recv().await.unwrap();
+    }
+    let read = || queries.lock().unwrap().iter().any(|q| q.contains("/api/v1/configmaps?"));
+    assert!(!read() && parts.iter().all(|part| part.kind != Kind::ConfigMap));
+    ask.send_replace(true);
+    let Update::List { part, .. } = receiver.recv().await.unwrap() else { panic!("a list comes") };
+    assert_eq!((part.kind, read()), (Kind::ConfigMap, true));
 }

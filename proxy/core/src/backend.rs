@@ -44,7 +44,7 @@ pub struct Backend {
 }
 
 /// Which certificates of a backend are believed.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct BackendTls {
     /// The authorities; empty = those of the system.
     pub roots: Box<[CertificateDer<'static>]>,
@@ -143,6 +143,8 @@ pub enum BackendProtocol {
     Https,
     /// HTTP/2 in plain text, with prior knowledge.
     H2c,
+    /// HTTP/2 over TLS, or no connection.
+    H2,
     /// gRPC: HTTP/2 in plain text, with prior knowledge.
     Grpc,
     /// gRPC over TLS: HTTP/2, or no connection.
@@ -152,12 +154,24 @@ pub enum BackendProtocol {
 impl BackendProtocol {
     /// Whether the connection is TLS.
     pub const fn tls(self) -> bool {
-        matches!(self, BackendProtocol::Https | BackendProtocol::Grpcs)
+        matches!(self, BackendProtocol::Https | BackendProtocol::H2 | BackendProtocol::Grpcs)
+    }
+
+    /// The same over TLS.
+    pub const fn over_tls(self) -> Self {
+        match self {
+            BackendProtocol::Http | BackendProtocol::Https => BackendProtocol::Https,
+            BackendProtocol::H2c | BackendProtocol::H2 => BackendProtocol::H2,
+            BackendProtocol::Grpc | BackendProtocol::Grpcs => BackendProtocol::Grpcs,
+        }
     }
 
     /// Whether HTTP/2 is spoken, and nothing else.
     pub const fn http2(self) -> bool {
-        matches!(self, BackendProtocol::H2c | BackendProtocol::Grpc | BackendProtocol::Grpcs)
+        matches!(
+            self,
+            BackendProtocol::H2c | BackendProtocol::H2 | BackendProtocol::Grpc | BackendProtocol::Grpcs
+        )
     }
 
     /// Whether the requests are gRPC calls.

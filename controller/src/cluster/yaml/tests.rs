@@ -12,6 +12,7 @@ fn names(text: &str) -> Vec<String> {
             Ok(Parsed::Certificate(ingress, o)) => format!("certificate {} of {ingress}", o.block),
             Ok(Parsed::Secret(o)) => format!("secret {}", o.key),
             Ok(Parsed::Namespace(o)) => format!("namespace {}", o.name),
+            Ok(Parsed::ConfigMap(o)) => format!("configmap {}", o.key),
             Ok(Parsed::GatewayApi(o)) => format!("{} {}", o.kind(), o.meta().key),
             Ok(Parsed::Other) => "other".into(),
             Err(problem) => problem.to_string(),

@@ -1,3 +1,5 @@
+mod backend_tls;
+
 use super::*;
 use crate::cluster::{Parsed, parse_documents};
 use crate::finding::Reason;
@@ -75,6 +77,7 @@ impl Bench {
                 Parsed::Ingress(object) => self.cluster.apply_ingress(object, &mut dirty),
                 Parsed::Namespace(object) => self.cluster.apply_namespace(object, &mut dirty),
                 Parsed::Secret(object) => self.cluster.apply_secret(object, &mut dirty),
+                Parsed::ConfigMap(object) => self.cluster.apply_config_map(object, &mut dirty),
                 other => panic!("{other:?}"),
             }
         }
@@ -86,6 +89,7 @@ impl Bench {
         match kind {
             Kind::Ingress => self.cluster.remove_ingress(&Key::new(namespace, name), &mut dirty),
             Kind::Service => self.cluster.remove_service(&Key::new(namespace, name), &mut dirty),
+            Kind::ConfigMap => self.cluster.remove_config_map(&Key::new(namespace, name), &mut dirty),
             kind => self.cluster.remove_gateway_api(kind, &Key::new(namespace, name), &mut dirty),
         }
         self.pass(&dirty);
