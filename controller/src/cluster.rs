@@ -214,7 +214,8 @@ pub struct SecretObject {
     pub data: BTreeMap<Box<str>, Box<[u8]>>,
 }
 
-/// Longest value that is taken from a Secret: more than any certificate chain needs.
+/// Longest value that is taken from a Secret or ConfigMap: more than any certificate chain needs, and enough for the
+/// authorities that browsers know.
 pub const MAX_SECRET_VALUE: usize = 256 * 1024;
 
 impl fmt::Debug for SecretObject {

@@ -1,7 +1,7 @@
 //! BackendTLSPolicies, and the ConfigMaps that hold their certificates, reduced.
 
-use super::Key;
 use super::gateway::GatewayApiObject;
+use super::{Key, MAX_SECRET_VALUE};
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::Deserialize;
@@ -123,7 +123,8 @@ impl kube::Resource for ConfigMap {
 pub struct ConfigMapObject {
     /// Namespace and name.
     pub key: Key,
-    /// What stands under `ca.crt`. Every namespace has a copy of the cluster's own, so equal ones are one.
+    /// What stands under `ca.crt`, cut where it is longer than [`MAX_SECRET_VALUE`] and longer still afterwards. Every
+    /// namespace has a copy of the cluster's own, so equal ones are one.
     pub ca: Arc<str>,
 }
 
@@ -134,7 +135,10 @@ impl ConfigMapObject {
         let namespace = meta.namespace.filter(|n| !n.is_empty()).unwrap_or_else(|| "default".into());
         let key = Key::new(namespace, meta.name.unwrap_or_default());
         match data.and_then(|data| data.ca) {
-            Some(ca) => Ok(Self { key, ca: ca.into() }),
+            Some(mut ca) => {
+                ca.truncate(ca.ceil_char_boundary(MAX_SECRET_VALUE + 1));
+                Ok(Self { key, ca: ca.into() })
+            }
             None => Err(key),
         }
     }
@@ -155,6 +159,8 @@ mod tests {
         let kept = of(json!({ "ca.crt": "pem", "large": "x".repeat(100), "number": 1 })).unwrap();
         assert_eq!((kept.key.to_string().as_str(), &*kept.ca), ("n/m", "pem"));
         assert_eq!(of(json!({ "ca.crt": "" })).unwrap().ca, "".into());
+        let large = of(json!({ "ca.crt": "x".repeat(MAX_SECRET_VALUE) + "äöü" })).unwrap();
+        assert_eq!(large.ca.len(), MAX_SECRET_VALUE + 2);
         assert_eq!(of(json!({ "other": "x" })), Err(Key::new("n", "m")));
         assert_eq!(of(json!(null)), Err(Key::new("n", "m")));
     }

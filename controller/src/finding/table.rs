@@ -411,7 +411,7 @@ pub(super) const TABLE: [Entry; 48] = [
         Reason::BackendTlsPolicyInvalid,
         "TAK-7009",
         Error,
-        "ConfigMaps of the same namespace with PEM certificates under ca.crt, or wellKnownCACertificates System; a DNS name as hostname; subjectAltNames of type Hostname and URI; sectionName a TCP port's name",
+        "ConfigMaps of the same namespace with PEM certificates of at most 256 KiB under ca.crt, or wellKnownCACertificates System; a DNS name as hostname; subjectAltNames of type Hostname and URI; sectionName a TCP port's name",
         "A part of a BackendTLSPolicy cannot be honoured. A certificate that is missing is not trusted; without any, or with another part wrong, requests to the Service are answered 500, never sent in plain text. A port that is not there is not covered.",
         "Create the ConfigMap, or correct the field that the message names.",
     ),

@@ -6,9 +6,9 @@
 use super::index::Index;
 use super::secret::encrypted;
 use crate::cluster::backend_tls::{
-    BackendTlsPolicyObject, ConfigMapObject, SubjectAltName, TargetRef, Validation,
+    BackendTlsPolicyObject, ConfigMapObject, LocalRef, SubjectAltName, TargetRef, Validation,
 };
-use crate::cluster::{Cluster, Dirty, Key, Pool};
+use crate::cluster::{Cluster, Dirty, Key, MAX_SECRET_VALUE, Pool};
 use crate::finding::{Finding, Findings, Reason, quoted};
 use crate::status::conditions::Condition;
 use ingress_core::{Backend, BackendTls, HostPattern, Slot, SubjectName};
@@ -31,7 +31,18 @@ pub(super) struct Policies {
     trusts: Pool<BackendTls>,
 }
 
-type Parsed = Result<Arc<[CertificateDer<'static>]>, &'static str>;
+type Parsed = Result<Arc<[CertificateDer<'static>]>, Unusable>;
+
+/// Why a ConfigMap's certificates cannot be had; stands behind its name.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+enum Unusable {
+    #[error("does not exist, or holds no ca.crt")]
+    Missing,
+    #[error("has a ca.crt of more than {MAX_SECRET_VALUE} bytes")]
+    TooLarge,
+    #[error("holds no PEM certificate in ca.crt, or a damaged one")]
+    Damaged,
+}
 
 /// A policy's word on a Service. Ordered by rank: the older one first, then by name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -232,27 +243,20 @@ impl Policies {
             format!("{field}: {message}")
         };
         let mut config_maps = BTreeSet::new();
-        let mut roots: Vec<CertificateDer<'static>> = Vec::new();
+        let mut usable: Vec<Arc<[CertificateDer<'static>]>> = Vec::new();
         let mut unresolved: Vec<(&'static str, String)> = Vec::new();
-        let mut usable = 0;
         for (i, reference) in refs.iter().enumerate() {
             let field = format!("spec.validation.caCertificateRefs[{i}]");
             if !reference.group.is_empty() || &*reference.kind != "ConfigMap" {
-                let message =
-                    format!("certificates come from a ConfigMap, not from a {}", quoted(&reference.kind));
+                let LocalRef { group, kind, .. } = reference;
+                let kind = if group.is_empty() { kind.to_string() } else { format!("{kind}.{group}") };
+                let message = format!("certificates come from a ConfigMap, not from a {}", quoted(&kind));
                 unresolved.push(("InvalidKind", invalid(field, &message)));
                 continue;
             }
             let map = Key::new(namespace.clone(), &*reference.name);
             match self.authorities(&map, cluster) {
-                Ok(certificates) => {
-                    usable += 1;
-                    for certificate in &*certificates {
-                        if !roots.contains(certificate) {
-                            roots.push(certificate.clone());
-                        }
-                    }
-                }
+                Ok(certificates) => usable.push(certificates),
                 Err(why) => {
                     let message = format!("ConfigMap {map} {why}");
                     unresolved.push(("InvalidCACertificateRef", invalid(field, &message)));
@@ -300,13 +304,16 @@ impl Policies {
             None => Ok(()),
             Some((reason, _)) => Err((*reason, all.join("; "))),
         };
-        if usable == 0 && !refs.is_empty() {
+        if usable.is_empty() && !refs.is_empty() {
             problem = Some(("NoValidCACertificate", all.join("; ")));
         }
         let meaning = match problem {
             Some(problem) => Err(problem),
             None => {
-                let tls = BackendTls { roots: roots.into(), names: names.into(), native: Slot::new() };
+                let mut known = HashSet::new();
+                let all = usable.iter().flat_map(|certificates| certificates.iter());
+                let roots = all.filter(|certificate| known.insert(*certificate)).cloned().collect();
+                let tls = BackendTls { roots, names: names.into(), native: Slot::new() };
                 Ok(Arc::new(Trust { hostname: name, tls: self.trusts.intern(tls) }))
             }
         };
@@ -323,7 +330,7 @@ impl Policies {
     fn authorities(&mut self, key: &Key, cluster: &Cluster) -> Parsed {
         let Some(map) = cluster.config_maps.get(key) else {
             self.authorities.remove(key);
-            return Err("does not exist, or holds no ca.crt");
+            return Err(Unusable::Missing);
         };
         if let Some((known, parsed)) = self.authorities.get(key)
             && known.ca == map.ca
@@ -369,9 +376,9 @@ fn subject(wanted: &SubjectAltName) -> Result<SubjectName, String> {
     match &*wanted.kind {
         "Hostname" => {
             let name = wanted.hostname.as_deref().unwrap_or_default();
-            match HostPattern::gateway(name) {
+            match name.parse() {
                 Ok(HostPattern::Any) | Err(_) => Err(format!("{} is no host name", quoted(name))),
-                Ok(_) => Ok(SubjectName::Dns(name.into())),
+                Ok(name) => Ok(SubjectName::Dns(name)),
             }
         }
         "URI" => match wanted.uri.as_deref().unwrap_or_default() {
@@ -383,14 +390,16 @@ fn subject(wanted: &SubjectAltName) -> Result<SubjectName, String> {
 }
 
 fn parse(pem: &str) -> Parsed {
-    const DAMAGED: &str = "holds no PEM certificate in ca.crt, or a damaged one";
-    if encrypted(pem.as_bytes()) {
-        return Err(DAMAGED);
+    if pem.len() > MAX_SECRET_VALUE {
+        return Err(Unusable::TooLarge);
     }
-    let all = X509::stack_from_pem(pem.as_bytes()).map_err(|_| DAMAGED)?;
+    if encrypted(pem.as_bytes()) {
+        return Err(Unusable::Damaged);
+    }
+    let all = X509::stack_from_pem(pem.as_bytes()).map_err(|_| Unusable::Damaged)?;
     if all.is_empty() {
-        return Err(DAMAGED);
+        return Err(Unusable::Damaged);
     }
     let der = all.iter().map(|certificate| certificate.to_der().map(CertificateDer::from));
-    der.collect::<Result<_, _>>().map_err(|_| DAMAGED)
+    der.collect::<Result<_, _>>().map_err(|_| Unusable::Damaged)
 }

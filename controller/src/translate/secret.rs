@@ -113,13 +113,7 @@ impl Certificates {
 pub(super) fn covers(certified: &CertifiedKey, host: &HostPattern) -> bool {
     let Some(Ok(leaf)) = certified.chain.first().map(|der| X509::from_der(der)) else { return false };
     let names = leaf.subject_alt_names();
-    let mut names = names.iter().flatten().filter_map(|name| name.dnsname()?.parse::<HostPattern>().ok());
-    names.any(|name| match (&name, host) {
-        (HostPattern::Wildcard(parent), HostPattern::Exact(host)) => {
-            host.split_once('.').is_some_and(|(_, above)| *above == **parent)
-        }
-        (name, host) => name == host,
-    })
+    names.iter().flatten().any(|name| name.dnsname().is_some_and(|name| host.certified_by(name)))
 }
 
 fn parse(secret: &SecretObject, context: &mut Option<SslContext>) -> Result<CertifiedKey, Problem> {

@@ -1,6 +1,6 @@
 //! Where a route's requests go.
 
-use crate::{Filter, Slot};
+use crate::{Filter, HostPattern, Slot};
 use rustls_pki_types::CertificateDer;
 use std::fmt;
 use std::net::SocketAddr;
@@ -59,7 +59,7 @@ pub struct BackendTls {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum SubjectName {
     /// A DNS name, or `*.` before one.
-    Dns(Box<str>),
+    Dns(HostPattern),
     /// A URI.
     Uri(Box<str>),
 }

@@ -175,6 +175,12 @@ impl HostPattern {
             (a, b) => a == b,
         }
     }
+
+    /// Whether a DNS name of a certificate stands for it: the same name, or a wildcard for its first label
+    /// (RFC 9525 section 6.3).
+    pub fn certified_by(&self, name: &str) -> bool {
+        name.parse().is_ok_and(|name| name != HostPattern::Any && self.within(&name))
+    }
 }
 
 /// Whether a name has labels in front of `parent`.
@@ -273,6 +279,25 @@ mod tests {
             assert!(parse(raw).is_err(), "{raw}");
         }
         assert!(parse(&"a".repeat(256)).is_err());
+    }
+
+    #[test]
+    fn a_wildcard_of_a_certificate_stands_for_one_label() {
+        for (own, wanted, fits) in [
+            ("a.example.com", "A.example.com", true),
+            ("*.example.com", "a.example.com", true),
+            ("*.Example.com", "*.example.com", true),
+            ("*.example.com", "a.b.example.com", false),
+            ("*.example.com", "example.com", false),
+            ("a.example.com", "b.example.com", false),
+            ("a.example.com", "*.example.com", false),
+            ("*.*.example.com", "a.b.example.com", false),
+            ("*", "example.com", false),
+            ("", "a.example.com", false),
+            ("", "", false),
+        ] {
+            assert_eq!(wanted.parse::<HostPattern>().unwrap().certified_by(own), fits, "{own} {wanted}");
+        }
     }
 
     #[test]

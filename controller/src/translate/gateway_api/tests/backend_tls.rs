@@ -1,6 +1,7 @@
 //! BackendTLSPolicies beside routes.
 
 use super::*;
+use crate::cluster::MAX_SECRET_VALUE;
 use ingress_core::{Backend, BackendProtocol, SubjectName};
 use openssl::asn1::Asn1Time;
 use openssl::ec::{EcGroup, EcKey};
@@ -149,7 +150,9 @@ fn authorities_come_and_go_with_their_config_map_and_without_any_nothing_is_sent
     assert!(!bench.last.changed);
     assert!(Arc::ptr_eq(&after, &bench.backend("/one")));
 
-    for bad in ["", "nonsense", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"] {
+    let damaged = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
+    let large = first + &"#".repeat(MAX_SECRET_VALUE);
+    for bad in ["", "nonsense", damaged, &large] {
         bench.add(&config_map("ca", bad));
         refused(&bench);
         bench.add(&config_map("ca", &second));
@@ -230,7 +233,7 @@ fn names_are_those_of_the_policy_and_equal_policies_share_them() {
     let tls = one.tls.as_ref().unwrap();
     assert_eq!(
         *tls.names,
-        [SubjectName::Dns("b.example.com".into()), SubjectName::Uri("spiffe://a/b".into())]
+        [SubjectName::Dns("b.example.com".parse().unwrap()), SubjectName::Uri("spiffe://a/b".into())]
     );
     assert!(Arc::ptr_eq(tls, two.tls.as_ref().unwrap()));
 }
