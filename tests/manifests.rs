@@ -199,6 +199,7 @@ fn the_roles_hold_what_is_documented_and_no_more() {
                 "listenersets",
                 "httproutes",
                 "grpcroutes",
+                "tlsroutes",
                 "referencegrants",
                 "backendtlspolicies",
             ]
@@ -209,9 +210,15 @@ fn the_roles_hold_what_is_documented_and_no_more() {
         wanted.extend(["get", "list", "watch"].map(|verb| format!("{verb} {resource}")));
     }
     wanted.extend(["create", "update", "patch"].map(|verb| format!("{verb} cert-manager.io/certificates")));
-    for kind in
-        ["gatewayclasses", "gateways", "listenersets", "httproutes", "grpcroutes", "backendtlspolicies"]
-    {
+    for kind in [
+        "gatewayclasses",
+        "gateways",
+        "listenersets",
+        "httproutes",
+        "grpcroutes",
+        "tlsroutes",
+        "backendtlspolicies",
+    ] {
         wanted.extend(["update", "patch"].map(|verb| format!("{verb} {gateway}/{kind}/status")));
     }
     wanted.extend(["create", "patch"].map(|verb| format!("{verb} events.k8s.io/events")));

@@ -22,7 +22,7 @@ use backend_tls::{BackendTlsPolicyObject, ConfigMapObject};
 use certificate::Certificates;
 use gateway::{
     GatewayClassObject, GatewayObject, GrantObject, GrpcRouteObject, HttpRouteObject, ListenerSetObject,
-    NamespaceObject,
+    NamespaceObject, TlsRouteObject,
 };
 use ingress_core::Kind;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -256,6 +256,8 @@ pub struct Cluster {
     pub http_routes: HashMap<Key, Arc<HttpRouteObject>>,
     /// Every GRPCRoute.
     pub grpc_routes: HashMap<Key, Arc<GrpcRouteObject>>,
+    /// Every TLSRoute.
+    pub tls_routes: HashMap<Key, Arc<TlsRouteObject>>,
     /// Every ReferenceGrant.
     pub grants: HashMap<Key, Arc<GrantObject>>,
     /// Every BackendTLSPolicy.
@@ -288,7 +290,7 @@ pub struct Dirty {
     pub gateways: bool,
     /// ListenerSets came, changed or went.
     pub listener_sets: bool,
-    /// HTTPRoutes and GRPCRoutes that came, changed or went.
+    /// HTTPRoutes, GRPCRoutes and TLSRoutes that came, changed or went.
     pub routes: BTreeSet<(Kind, Key)>,
     /// BackendTLSPolicies that came, changed or went.
     pub backend_tls_policies: BTreeSet<Key>,

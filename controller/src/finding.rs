@@ -102,6 +102,8 @@ pub enum Reason {
     UnsupportedRouteField,
     /// A reference to a backend that does not resolve or is not permitted; its share answers 500.
     BackendRefInvalid,
+    /// A host that is passed on for one object and served for another; the older one has it.
+    PassedHostTaken,
     /// A ListenerSet that adds nothing to its Gateway.
     ListenerSetNotAccepted,
     /// Another listener has what this one asks for; it is not served.

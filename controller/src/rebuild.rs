@@ -212,9 +212,10 @@ impl<'a, T: Translate, F: FnMut() -> T> Rebuild<'a, T, F> {
             tracing::debug!(generation, ?took, "published");
         }
         self.metrics.serving(Kind::Ingress, translation.route_count);
-        let [http, grpc] = translation.gateway_route_counts;
+        let [http, grpc, tls] = translation.gateway_route_counts;
         self.metrics.serving(Kind::HttpRoute, http);
         self.metrics.serving(Kind::GrpcRoute, grpc);
+        self.metrics.serving(Kind::TlsRoute, tls);
         for outcome in translation.outcomes {
             self.mistakes.tell(outcome, &self.telling.events);
         }
@@ -316,6 +317,7 @@ impl Mistakes {
                 Kind::HttpRoute => cluster.http_routes.contains_key(&key),
                 Kind::GrpcRoute => cluster.grpc_routes.contains_key(&key),
                 Kind::BackendTlsPolicy => cluster.backend_tls_policies.contains_key(&key),
+                Kind::TlsRoute => cluster.tls_routes.contains_key(&key),
                 _ => true,
             }
         });

@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 
 /// Features of the Gateway API that a GatewayClass says we have, in the order of the alphabet: those whose conformance
 /// tests pass with the flags' defaults. What is left out, and why, is in `docs/gateway.md`.
-pub const FEATURES: [&str; 33] = [
+pub const FEATURES: [&str; 34] = [
     "BackendTLSPolicy",
     "BackendTLSPolicySANValidation",
     "GRPCRoute",
@@ -47,6 +47,7 @@ pub const FEATURES: [&str; 33] = [
     "HTTPRouteSchemeRedirect",
     "ListenerSet",
     "ReferenceGrant",
+    "TLSRoute",
 ];
 
 /// A listener's part of the status of a Gateway or ListenerSet.
@@ -271,6 +272,7 @@ fn write(kind: Kind, meta: &Meta, status: Option<Value>) -> Write {
         Kind::ListenerSet => ("ListenerSet", "listenersets"),
         Kind::GrpcRoute => ("GRPCRoute", "grpcroutes"),
         Kind::BackendTlsPolicy => ("BackendTLSPolicy", "backendtlspolicies"),
+        Kind::TlsRoute => ("TLSRoute", "tlsroutes"),
         _ => ("HTTPRoute", "httproutes"),
     };
     let (namespace, name) = (meta.key.namespace.clone(), meta.key.name.clone());

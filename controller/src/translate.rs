@@ -27,6 +27,7 @@ mod route;
 mod rules;
 mod secret;
 mod tls;
+mod tls_route;
 
 use crate::certificate::{self, Plan, Unable};
 use crate::cluster::{Cluster, Dirty, IngressObject, Key};
@@ -111,8 +112,8 @@ pub struct Translation {
     pub outcomes: Vec<Outcome>,
     /// Objects that serve now, by kind (for the `routes{kind}` metric): ingress routes.
     pub route_count: usize,
-    /// Routes of HTTPRoutes and of GRPCRoutes that serve now.
-    pub gateway_route_counts: [usize; 2],
+    /// Routes of HTTPRoutes, of GRPCRoutes and of TLSRoutes that serve now.
+    pub gateway_route_counts: [usize; 3],
     /// What is to be written to the API, an object at most once.
     pub writes: Vec<Write>,
 }

@@ -8,7 +8,8 @@ use crate::cluster::Key;
 use crate::cluster::backend_tls::{BackendTlsPolicySpec, ConfigMap};
 use crate::cluster::certificate::Certificate;
 use crate::cluster::gateway::{
-    GatewayClassSpec, GatewaySpec, GrantSpec, GrpcRouteSpec, HttpRouteSpec, ListenerSetSpec, Wire,
+    GatewayClassSpec, GatewaySpec, GrantSpec, GrpcRouteSpec, HttpRouteSpec, ListenerSetSpec, TlsRouteSpec,
+    Wire,
 };
 use crate::metrics::Metrics;
 use crate::update::{Name, Object, Update, Watched};
@@ -92,6 +93,7 @@ pub(crate) fn start(
         begin.namespaced::<Wire<GrantSpec>>(config(), true);
         begin.namespaced::<Wire<HttpRouteSpec>>(config(), true);
         begin.namespaced::<Wire<GrpcRouteSpec>>(config(), true);
+        begin.namespaced::<Wire<TlsRouteSpec>>(config(), true);
         begin.namespaced::<Wire<BackendTlsPolicySpec>>(config(), true);
         // waited for only if policies name any
         let needed = begin.parts.clone();

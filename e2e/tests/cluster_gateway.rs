@@ -10,6 +10,7 @@ use cluster_scene::{
     HOME, Ingress, SOON, account, backend, becomes_within, grant_in, in_force, join, namespace, reaches,
     reaches_within, requests_of, serve, service, service_name,
 };
+use ingress_e2e::client;
 use ingress_e2e::cluster::Cluster;
 use ingress_e2e::dns::DnsServer;
 use ingress_e2e::eventually;
@@ -42,6 +43,7 @@ fn definitions() -> String {
         "listenersets",
         "httproutes",
         "grpcroutes",
+        "tlsroutes",
         "referencegrants",
         "backendtlspolicies",
     ];
@@ -380,4 +382,65 @@ async fn a_backend_tls_policy_is_kept_by_its_config_map_and_told() {
     assert!(read());
     cluster.apply(&map(&Ca::new().pem())).await;
     becomes_within(SOON, &product, "gw.example.com", "/", 502).await;
+}
+
+#[tokio::test]
+async fn a_tls_route_passes_on_and_is_told() {
+    let cluster = Cluster::start().await;
+    let dns = DnsServer::start().await;
+    let ca = Ca::new();
+    let leaf = ca.leaf(&["db.example.com"], KeyKind::EcP256Sec1);
+    let db = Origin::echo_tls_on(([127, 0, 0, 2], 0), &leaf.cert_pem, &leaf.key_pem).await.named("db");
+    dns.set(&service_name("shop", "db"), [IpAddr::from([127, 0, 0, 2])]);
+    cluster.apply(&definitions()).await;
+    let tls = json!([{"name": "tls", "port": 443, "protocol": "TLS", "tls": {"mode": "Passthrough"}}]);
+    let route = |service: &str| {
+        json!({
+            "apiVersion": format!("{GROUP}/v1"), "kind": "TLSRoute", "metadata": {"namespace": "shop", "name": "r"},
+            "spec": {
+                "parentRefs": [{"name": "gw"}],
+                "hostnames": ["db.example.com"],
+                "rules": [{"backendRefs": [{"name": service, "port": db.port()}]}],
+            },
+        })
+        .to_string()
+    };
+    let objects = [
+        namespace("shop"),
+        service("shop", "db", &[("db", db.port())]),
+        class(),
+        gateway("shop", tls),
+        route("nobody"),
+    ];
+    cluster.apply(&join(objects)).await;
+    let product = pod(&cluster, &dns, "gw-passing").await;
+    let gateways = api(&cluster, "shop", "Gateway", "gateways").await;
+    let routes = api(&cluster, "shop", "TLSRoute", "tlsroutes").await;
+    let status = shows(&gateways, "gw", FOUND, |s| {
+        is(condition(&s["listeners"][0], "Programmed"), "True", "Programmed")
+            && s["listeners"][0]["attachedRoutes"] == 1
+    })
+    .await;
+    assert_eq!(status["listeners"][0]["supportedKinds"], json!([{"group": GROUP, "kind": "TLSRoute"}]));
+    shows(&routes, "r", SOON, |s| {
+        is(condition(&s["parents"][0], "Accepted"), "True", "Accepted")
+            && is(condition(&s["parents"][0], "ResolvedRefs"), "False", "BackendNotFound")
+    })
+    .await;
+    let get = async || {
+        let name = "db.example.com";
+        client::try_tls_get(product.https(), name, name, "/", Some(&ca.pem())).await
+    };
+    assert!(get().await.is_err());
+
+    cluster.apply(&route("db")).await;
+    eventually(SOON, async || get().await.ok().filter(|answer| answer.origin() == "db")).await;
+    shows(&routes, "r", SOON, |s| is(condition(&s["parents"][0], "ResolvedRefs"), "True", "ResolvedRefs"))
+        .await;
+
+    // nothing changes: nothing is written
+    sleep(Duration::from_secs(2)).await;
+    let before = writes(&cluster, &["gw-passing"]);
+    sleep(Duration::from_secs(5)).await;
+    assert_eq!(writes(&cluster, &["gw-passing"]), before);
 }

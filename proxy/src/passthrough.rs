@@ -5,13 +5,14 @@ use crate::Shared;
 use crate::access_log::Record;
 use crate::edge;
 use crate::places::Place;
+use crate::proxy_protocol;
 use crate::respond::Rejection;
 use crate::service::random;
 use crate::upstream;
 use ingress_core::route::host::normal_name;
 use ingress_core::{Backend, Route, Unavailable};
-use pingora_core::protocols::GetSocketDigest;
 use pingora_core::protocols::l4::stream::Stream as L4Stream;
+use pingora_core::protocols::{GetProxyDigest, GetSocketDigest};
 use std::io;
 use std::net::IpAddr;
 use std::pin::Pin;
@@ -135,7 +136,9 @@ impl Drop for Tunnel {
 pub async fn run(shared: Arc<Shared>, stream: L4Stream, hello: Vec<u8>, route: Arc<Route>, place: Place) {
     let _tunnel = Tunnel::begin(&shared);
     let began = Instant::now();
-    let peer = stream.get_socket_digest().and_then(|digest| Some(digest.peer_addr()?.as_inet()?.ip()));
+    let announced = stream.get_proxy_digest().and_then(|digest| proxy_protocol::announced(&digest));
+    let peer = || Some(stream.get_socket_digest()?.peer_addr()?.as_inet()?.ip());
+    let peer = announced.or_else(peer);
     let mut passed = (0, 0);
     let ended = pass(&shared, stream, &hello, &route, &mut passed).await;
     if let Err(rejection) = ended
@@ -183,23 +186,32 @@ async fn pass(
 ) -> Result<(), Rejection> {
     let backend = backend(route).ok_or(Rejection::Unavailable(Unavailable::Broken))?;
     let timeouts = &route.policy.timeouts;
-    let mut server = connect(shared, backend, timeouts.connect).await?;
-    let moved = Arc::new(Moved::new());
-    let work = async {
-        server.write_all(hello).await?;
-        let mut client = Watched { inner: client, moved: moved.clone(), read: 0 };
-        let mut server = Watched { inner: server, moved: moved.clone(), read: 0 };
-        let result = copy_bidirectional(&mut client, &mut server).await;
-        *passed = (client.read + hello.len() as u64, server.read);
-        result.map(|_| ())
-    };
+    let server = connect(shared, backend, timeouts.connect).await?;
     // Inactivity of both sides together, as of every tunnel.
     let limit = timeouts.read.into_iter().chain(timeouts.send).max().filter(|_| timeouts.read.is_some());
+    *passed = relay(client, server, hello, limit).await;
+    Ok(())
+}
+
+/// Copies until both sides are done, or silent for too long: how much came from the client, `hello` included, and from
+/// the server.
+async fn relay<C, S>(client: C, server: S, hello: &[u8], limit: Option<Duration>) -> (u64, u64)
+where
+    C: AsyncRead + AsyncWrite + Unpin,
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let moved = Arc::new(Moved::new());
+    let mut client = Watched { inner: client, moved: moved.clone(), read: hello.len() as u64 };
+    let mut server = Watched { inner: server, moved: moved.clone(), read: 0 };
+    let work = async {
+        server.write_all(hello).await?;
+        copy_bidirectional(&mut client, &mut server).await
+    };
     tokio::select! {
         done = work => drop(done), // either side may end as it likes
         () = moved.silent(limit) => {}
     }
-    Ok(())
+    (client.read, server.read)
 }
 
 fn backend(route: &Route) -> Option<&Arc<Backend>> {
@@ -374,6 +386,16 @@ mod tests {
             bytes[at] = (random >> 20) as u8;
             let _ = server_name(&bytes);
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_was_passed_is_counted_also_when_silence_ends_it() {
+        let (client, mut far_client) = tokio::io::duplex(64);
+        let (server, mut far_server) = tokio::io::duplex(64);
+        far_client.write_all(b"more").await.unwrap();
+        far_server.write_all(b"answer!").await.unwrap();
+        let counts = relay(client, server, b"hello", Some(Duration::from_millis(40))).await;
+        assert_eq!(counts, (9, 7));
     }
 
     #[tokio::test(start_paused = true)]

@@ -229,6 +229,7 @@ impl Cluster {
             GatewayApi::ListenerSet(o) => renew(&mut self.listener_sets, o, &mut self.names, kind, dirty),
             GatewayApi::HttpRoute(o) => renew(&mut self.http_routes, o, &mut self.names, kind, dirty),
             GatewayApi::GrpcRoute(o) => renew(&mut self.grpc_routes, o, &mut self.names, kind, dirty),
+            GatewayApi::TlsRoute(o) => renew(&mut self.tls_routes, o, &mut self.names, kind, dirty),
             GatewayApi::Grant(o) => renew(&mut self.grants, o, &mut self.names, kind, dirty),
             GatewayApi::BackendTlsPolicy(o) => {
                 renew(&mut self.backend_tls_policies, o, &mut self.names, kind, dirty)
@@ -247,6 +248,7 @@ impl Cluster {
             Kind::ListenerSet => self.listener_sets.remove(key).is_some(),
             Kind::HttpRoute => self.http_routes.remove(key).is_some(),
             Kind::GrpcRoute => self.grpc_routes.remove(key).is_some(),
+            Kind::TlsRoute => self.tls_routes.remove(key).is_some(),
             Kind::ReferenceGrant => self.grants.remove(key).is_some(),
             Kind::BackendTlsPolicy => self.backend_tls_policies.remove(key).is_some(),
             _ => false,
@@ -278,6 +280,7 @@ impl Cluster {
             Kind::ListenerSet => Box::new(self.listener_sets.keys()),
             Kind::HttpRoute => Box::new(self.http_routes.keys()),
             Kind::GrpcRoute => Box::new(self.grpc_routes.keys()),
+            Kind::TlsRoute => Box::new(self.tls_routes.keys()),
             Kind::ReferenceGrant => Box::new(self.grants.keys()),
             Kind::BackendTlsPolicy => Box::new(self.backend_tls_policies.keys()),
             _ => Box::new(std::iter::empty()),
@@ -299,7 +302,7 @@ impl Cluster {
 impl Dirty {
     fn gateway_api(&mut self, kind: Kind, key: Key) {
         match kind {
-            Kind::HttpRoute | Kind::GrpcRoute => drop(self.routes.insert((kind, key))),
+            Kind::HttpRoute | Kind::GrpcRoute | Kind::TlsRoute => drop(self.routes.insert((kind, key))),
             Kind::ListenerSet => self.listener_sets = true,
             Kind::BackendTlsPolicy => drop(self.backend_tls_policies.insert(key)),
             _ => self.gateways = true,

@@ -22,6 +22,7 @@ mod listener;
 mod listener_set;
 mod namespace;
 mod route;
+mod tls_route;
 
 pub use class::GatewayClassSpec;
 pub use grant::{GrantFrom, GrantSpec, GrantTo};
@@ -37,6 +38,7 @@ pub use listener::{
 pub use listener_set::ListenerSetSpec;
 pub use namespace::{NamespaceObject, Selector};
 pub use route::{BackendRef, ParentRef};
+pub use tls_route::{TlsRouteSpec, TlsRule};
 
 use super::Key;
 use super::backend_tls::{BackendTlsPolicyObject, BackendTlsPolicySpec};
@@ -144,6 +146,8 @@ pub type ListenerSetObject = GatewayApiObject<ListenerSetSpec>;
 pub type HttpRouteObject = GatewayApiObject<HttpRouteSpec>;
 /// A GRPCRoute.
 pub type GrpcRouteObject = GatewayApiObject<GrpcRouteSpec>;
+/// A TLSRoute.
+pub type TlsRouteObject = GatewayApiObject<TlsRouteSpec>;
 /// A ReferenceGrant.
 pub type GrantObject = GatewayApiObject<GrantSpec>;
 
@@ -186,6 +190,8 @@ pub enum GatewayApi {
     HttpRoute(HttpRouteObject),
     /// A GRPCRoute.
     GrpcRoute(GrpcRouteObject),
+    /// A TLSRoute.
+    TlsRoute(TlsRouteObject),
     /// A ReferenceGrant.
     Grant(GrantObject),
     /// A BackendTLSPolicy.
@@ -194,7 +200,7 @@ pub enum GatewayApi {
 
 impl GatewayApi {
     /// The kinds, in the order in which they are read.
-    pub const KINDS: [Kind; 7] = [
+    pub const KINDS: [Kind; 8] = [
         Kind::GatewayClass,
         Kind::Gateway,
         Kind::ListenerSet,
@@ -202,6 +208,7 @@ impl GatewayApi {
         Kind::BackendTlsPolicy,
         Kind::HttpRoute,
         Kind::GrpcRoute,
+        Kind::TlsRoute,
     ];
 
     /// Its kind.
@@ -212,6 +219,7 @@ impl GatewayApi {
             GatewayApi::ListenerSet(_) => Kind::ListenerSet,
             GatewayApi::HttpRoute(_) => Kind::HttpRoute,
             GatewayApi::GrpcRoute(_) => Kind::GrpcRoute,
+            GatewayApi::TlsRoute(_) => Kind::TlsRoute,
             GatewayApi::Grant(_) => Kind::ReferenceGrant,
             GatewayApi::BackendTlsPolicy(_) => Kind::BackendTlsPolicy,
         }
@@ -225,6 +233,7 @@ impl GatewayApi {
             GatewayApi::ListenerSet(o) => &o.meta,
             GatewayApi::HttpRoute(o) => &o.meta,
             GatewayApi::GrpcRoute(o) => &o.meta,
+            GatewayApi::TlsRoute(o) => &o.meta,
             GatewayApi::Grant(o) => &o.meta,
             GatewayApi::BackendTlsPolicy(o) => &o.meta,
         }
@@ -269,6 +278,7 @@ kinds! {
     ListenerSetSpec: "ListenerSet", "listenersets", NamespaceResourceScope, ListenerSet, ListenerSet;
     HttpRouteSpec: "HTTPRoute", "httproutes", NamespaceResourceScope, HttpRoute, HttpRoute;
     GrpcRouteSpec: "GRPCRoute", "grpcroutes", NamespaceResourceScope, GrpcRoute, GrpcRoute;
+    TlsRouteSpec: "TLSRoute", "tlsroutes", NamespaceResourceScope, TlsRoute, TlsRoute;
     GrantSpec: "ReferenceGrant", "referencegrants", NamespaceResourceScope, ReferenceGrant, Grant;
     BackendTlsPolicySpec: "BackendTLSPolicy", "backendtlspolicies", NamespaceResourceScope, BackendTlsPolicy,
         BackendTlsPolicy;

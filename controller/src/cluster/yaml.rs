@@ -4,7 +4,7 @@ use super::backend_tls::{BackendTlsPolicySpec, ConfigMap, ConfigMapObject};
 use super::certificate::{self, Certificate, CertificateObject};
 use super::gateway::{
     GROUP, GatewayApi, GatewayClassSpec, GatewaySpec, GrantSpec, GrpcRouteSpec, HttpRouteSpec,
-    ListenerSetSpec, NamespaceObject, Spec, Wire,
+    ListenerSetSpec, NamespaceObject, Spec, TlsRouteSpec, Wire,
 };
 use super::{ClassObject, Cluster, Dirty, IngressObject, Key, SecretObject, ServiceObject, SliceObject};
 use k8s_openapi::api::core::v1::{Namespace, Secret, Service};
@@ -239,8 +239,8 @@ fn object(value: Value) -> Result<Parsed, String> {
         (GROUP, "ReferenceGrant") if version == "gateway.networking.k8s.io/v1beta1" => &version,
         (
             GROUP,
-            "GatewayClass" | "Gateway" | "ListenerSet" | "HTTPRoute" | "GRPCRoute" | "ReferenceGrant"
-            | "BackendTLSPolicy",
+            "GatewayClass" | "Gateway" | "ListenerSet" | "HTTPRoute" | "GRPCRoute" | "TLSRoute"
+            | "ReferenceGrant" | "BackendTLSPolicy",
         ) => "gateway.networking.k8s.io/v1",
         _ => return Ok(Parsed::Other),
     };
@@ -273,6 +273,7 @@ fn object(value: Value) -> Result<Parsed, String> {
         "ListenerSet" => gateway_api::<ListenerSetSpec>(value, &what),
         "HTTPRoute" => gateway_api::<HttpRouteSpec>(value, &what),
         "GRPCRoute" => gateway_api::<GrpcRouteSpec>(value, &what),
+        "TLSRoute" => gateway_api::<TlsRouteSpec>(value, &what),
         "ReferenceGrant" => gateway_api::<GrantSpec>(value, &what),
         "BackendTLSPolicy" => gateway_api::<BackendTlsPolicySpec>(value, &what),
         "ConfigMap" => decode::<ConfigMap>(value, &what)

@@ -62,7 +62,7 @@ const fn row(
 use Severity::{Error, Note, Warning};
 
 /// In the order of [`Reason`]'s variants. TAK-1003 stood for an annotation that was not built yet.
-pub(super) const TABLE: [Entry; 48] = [
+pub(super) const TABLE: [Entry; 49] = [
     row(
         Reason::InvalidAnnotation,
         "TAK-1001",
@@ -339,7 +339,7 @@ pub(super) const TABLE: [Entry; 48] = [
         Reason::ListenerNotAccepted,
         "TAK-7002",
         Error,
-        "HTTP on port 80, HTTPS with tls.mode Terminate on port 443, further ports of --gateway-listener-ports; routes of kind HTTPRoute and GRPCRoute",
+        "HTTP on port 80, HTTPS with tls.mode Terminate and TLS with tls.mode Passthrough on port 443, further ports of --gateway-listener-ports; routes of kind HTTPRoute and GRPCRoute, for TLS of kind TLSRoute",
         "A listener, or a kind of route that it allows, is not supported. It is not served; other listeners are.",
         "Write one of the ports, protocols and kinds that the message names.",
     ),
@@ -388,8 +388,16 @@ pub(super) const TABLE: [Entry; 48] = [
         "TAK-7008",
         Warning,
         "a Service and one of its TCP ports, of other namespaces with a ReferenceGrant",
-        "A backend does not exist, is no Service, or is not permitted. Its share of requests is answered 500.",
+        "A backend does not exist, is no Service, or is not permitted. Its share of requests is answered 500, its share of passed connections closed.",
         "Create the Service, correct the reference, or create a ReferenceGrant in the Service's namespace.",
+    ),
+    row(
+        Reason::PassedHostTaken,
+        "TAK-7011",
+        Error,
+        "",
+        "A TLSRoute passes on the connections for a host that something else is declared for at the same port. The older object has the host; the other one gets no connection there.",
+        "Take the host out of one of the two objects.",
     ),
     row(
         Reason::ListenerSetNotAccepted,
@@ -404,7 +412,7 @@ pub(super) const TABLE: [Entry; 48] = [
         "TAK-7014",
         Error,
         "one listener for each port and host of a Gateway and its ListenerSets; one protocol for each port",
-        "Another listener came first to the host, or to the port with another protocol. This one is not served; other listeners are.",
+        "Another listener came first to the host, or to the port with another protocol; of an HTTPS and a TLS listener in one object with the same host neither is first. This one is not served; other listeners are.",
         "Choose another host or port. The Gateway's own listeners come first, then those of the older ListenerSet.",
     ),
     row(

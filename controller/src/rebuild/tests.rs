@@ -57,7 +57,7 @@ impl Translate for Fake {
             outcomes,
             route_count: names.len(),
             listeners: Arc::default(),
-            gateway_route_counts: [0, 0],
+            gateway_route_counts: [0, 0, 0],
             writes: Vec::new(),
         }
     }

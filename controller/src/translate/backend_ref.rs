@@ -39,7 +39,15 @@ impl<'a, 'b> BackendRefs<'a, 'b> {
         (resolved, self.services.into_iter().collect())
     }
 
-    /// The backend, and whether it resolved. One that did not answers 500 to its share.
+    /// What becomes of the share of a backend that cannot be used.
+    fn share(&self) -> &'static str {
+        match self.kind {
+            Kind::TlsRoute => "its share of connections is closed",
+            _ => "its share of requests is answered 500",
+        }
+    }
+
+    /// The backend, and whether it resolved. One that did not answers 500 to its share, or closes it.
     pub(super) fn backend(
         &mut self,
         field: &str,
@@ -55,7 +63,7 @@ impl<'a, 'b> BackendRefs<'a, 'b> {
         match self.resolve(&service, reference, shared, findings) {
             Ok(backend) => (backend, true),
             Err((reason, message)) => {
-                let message = format!("{message}; its share of requests is answered 500");
+                let message = format!("{message}; {}", self.share());
                 findings.add_once(Reason::BackendRefInvalid, field, message.clone());
                 if self.wrong.is_none() {
                     self.wrong = Some((reason, format!("{field}: {message}")));
@@ -86,8 +94,15 @@ impl<'a, 'b> BackendRefs<'a, 'b> {
         }
         self.services.insert(service.clone());
         let port = reference.port.map_or(PortRef::None, PortRef::Number);
-        let trust = self.trust(service, reference.port)?;
-        let protocol = self.protocol(service, reference.port, trust.is_some())?;
+        let (trust, protocol) = match self.kind {
+            // what is spoken, and to whom, is between client and backend
+            Kind::TlsRoute => (None, BackendProtocol::Http),
+            _ => {
+                let trust = self.trust(service, reference.port)?;
+                let protocol = self.protocol(service, reference.port, trust.is_some())?;
+                (trust, protocol)
+            }
+        };
         let connection = Connection { protocol, ..Connection::default() };
         let Reading { cluster, settings, .. } = self.reading;
         let (mut backend, problem) = shared.backends.resolve(service, &port, connection, cluster, settings);

@@ -58,6 +58,8 @@ pub(super) struct Listener {
     pub name: Box<str>,
     pub port: i32,
     pub tls: bool,
+    /// Connections are not ended here but passed on.
+    pub passthrough: bool,
     pub hostname: HostPattern,
     /// Kinds of routes that may attach.
     pub kinds: Box<[Kind]>,
@@ -110,11 +112,24 @@ impl From {
 /// The kinds of routes that an HTTP or HTTPS listener takes.
 pub(super) const HTTP_KINDS: [Kind; 2] = [Kind::HttpRoute, Kind::GrpcRoute];
 
+/// The kinds of routes that a TLS listener takes.
+const TLS_KINDS: [Kind; 1] = [Kind::TlsRoute];
+
+/// The kinds of routes that a listener of this protocol takes.
+fn kinds_of(protocol: &str) -> &'static [Kind] {
+    match protocol {
+        "HTTP" | "HTTPS" => &HTTP_KINDS,
+        "TLS" => &TLS_KINDS,
+        _ => &[],
+    }
+}
+
 /// `kind` in manifests.
 pub(super) fn api_kind(kind: Kind) -> &'static str {
     match kind {
         Kind::GrpcRoute => "GRPCRoute",
         Kind::HttpRoute => "HTTPRoute",
+        Kind::TlsRoute => "TLSRoute",
         Kind::Gateway => "Gateway",
         Kind::ListenerSet => "ListenerSet",
         _ => "",
@@ -222,7 +237,7 @@ impl Gateway {
 impl Listener {
     /// Whether it has the certificate that it needs.
     pub(super) fn has_certificate(&self) -> bool {
-        !self.tls || self.certificate.is_some()
+        !self.tls || self.passthrough || self.certificate.is_some()
     }
 }
 
@@ -254,6 +269,8 @@ pub(super) struct Owner<'a> {
     pub address: Option<IpAddr>,
     /// Whether nothing of it is served.
     pub refused: bool,
+    /// All its listeners.
+    pub specs: &'a [ListenerSpec],
 }
 
 /// What a listener comes to, step by step.
@@ -269,8 +286,10 @@ impl Look<'_> {
         let refused = self.refused(object, &mut findings);
         let address = self.own_address(at);
         let key = &object.meta.key;
-        let own = Owner { kind: Kind::Gateway, key, gateway: key, address, refused: refused.is_some() };
-        let specs = object.spec.listeners.iter().enumerate();
+        let specs = &object.spec.listeners;
+        let own =
+            Owner { kind: Kind::Gateway, key, gateway: key, address, refused: refused.is_some(), specs };
+        let specs = specs.iter().enumerate();
         let listeners: Box<[Listener]> =
             specs.map(|(i, spec)| self.listener(own, spec, i, &mut findings)).collect();
         let valid = listeners.iter().filter(|l| is(l, "Accepted")).count();
@@ -380,10 +399,14 @@ impl Look<'_> {
         findings: &mut Findings,
     ) -> Listener {
         let field = |rest: &str| format!("spec.listeners[{i}]{rest}");
-        let tls = &*spec.protocol == "HTTPS";
+        let passthrough = &*spec.protocol == "TLS";
+        let tls = passthrough || &*spec.protocol == "HTTPS";
         let mut steps = Steps { accepted: Ok(()), resolved: Ok(()), conflicted: None };
         let hostname = HostPattern::gateway(spec.hostname.as_deref().unwrap_or_default());
-        if let Err((reason, message)) = self.port(owner.gateway, spec, tls) {
+        if let Err(message) = supported_mode(spec) {
+            findings.add(Reason::ListenerNotAccepted, field(".tls.mode"), message.clone());
+            steps.accepted = Err(("UnsupportedValue", message));
+        } else if let Err((reason, message)) = self.port(owner.gateway, spec, tls) {
             if reason == "ProtocolConflict" {
                 steps.conflict(reason, field(".port"), message, findings);
             } else {
@@ -394,18 +417,17 @@ impl Look<'_> {
             let message = format!("{}: {problem}", quoted(spec.hostname.as_deref().unwrap_or_default()));
             findings.add(Reason::ListenerNotAccepted, field(".hostname"), message.clone());
             steps.accepted = Err(("UnsupportedValue", message));
+        } else if let Some(other) = twin(owner.specs, i) {
+            let message = format!(
+                "listener {} has the same port and hostname: a connection could go to either, and goes to neither",
+                quoted(&other.name)
+            );
+            steps.conflict("HostnameConflict", field(".hostname"), message, findings);
         }
         let kinds = self.kinds(spec, &mut steps, &field, findings);
         let mut certificate = None;
-        if tls && steps.accepted.is_ok() {
-            let mode = spec.tls.as_ref().and_then(|tls| tls.mode.as_deref()).unwrap_or("Terminate");
-            if mode == "Terminate" {
-                certificate = self.certificate(owner, spec, &mut steps, &field, findings);
-            } else {
-                let message = format!("tls.mode is {}, Terminate is supported", quoted(mode));
-                findings.add(Reason::ListenerNotAccepted, field(".tls.mode"), message.clone());
-                steps.accepted = Err(("UnsupportedValue", message));
-            }
+        if tls && !passthrough && steps.accepted.is_ok() {
+            certificate = self.certificate(owner, spec, &mut steps, &field, findings);
         }
         let from = From::read(
             spec.allowed_routes.as_ref().and_then(|allowed| allowed.namespaces.as_ref()),
@@ -418,12 +440,14 @@ impl Look<'_> {
             let message = format!("another listener of the Gateway has host {hostname} of port {port}");
             steps.conflict("HostnameConflict", field(".hostname"), message, findings);
         }
-        let serves = !owner.refused && steps.accepted.is_ok() && (!tls || certificate.is_some());
+        let serves =
+            !owner.refused && steps.accepted.is_ok() && (!tls || passthrough || certificate.is_some());
         let Owner { address, .. } = owner;
         Listener {
             name: spec.name.clone(),
             port: spec.port,
             tls,
+            passthrough,
             hostname,
             kinds,
             from,
@@ -436,7 +460,7 @@ impl Look<'_> {
 
     /// Whether the port may be listened to with this protocol.
     fn port(&mut self, gateway: &Key, spec: &ListenerSpec, tls: bool) -> Result<(), (&'static str, String)> {
-        if !matches!(&*spec.protocol, "HTTP" | "HTTPS") {
+        if kinds_of(&spec.protocol).is_empty() {
             let used = u16::try_from(spec.port).is_ok_and(|port| {
                 self.hosts.get(gateway).is_some_and(|of_gateway| of_gateway.contains_key(&port))
             });
@@ -444,7 +468,8 @@ impl Look<'_> {
                 let message = format!("port {} is in use for another protocol than TCP", spec.port);
                 return Err(("ProtocolConflict", message));
             }
-            let message = format!("protocol {} is not supported, HTTP and HTTPS are", quoted(&spec.protocol));
+            let message =
+                format!("protocol {} is not supported, HTTP, HTTPS and TLS are", quoted(&spec.protocol));
             return Err(("UnsupportedProtocol", message));
         }
         let ports = &self.settings.gateway_listener_ports;
@@ -457,14 +482,14 @@ impl Look<'_> {
         };
         let Some(port) = port.filter(|_| right) else {
             let message = format!(
-                "port {} is not open for {}: HTTP is served on port 80, HTTPS on 443, and either on further ports \
-                 of --gateway-listener-ports",
+                "port {} is not open for {}: HTTP is served on port 80, HTTPS and TLS on 443, and each on further \
+                 ports of --gateway-listener-ports",
                 spec.port, &spec.protocol
             );
             return Err(("PortUnavailable", message));
         };
         if *self.ports.entry(port).or_insert(tls) != tls {
-            let other = if tls { "HTTP" } else { "HTTPS" };
+            let other = if tls { "HTTP" } else { "TLS" };
             let message = format!("port {port} is in use for {other}");
             return Err(("ProtocolConflict", message));
         }
@@ -484,24 +509,24 @@ impl Look<'_> {
         field: &impl Fn(&str) -> String,
         findings: &mut Findings,
     ) -> Box<[Kind]> {
-        let supported = || matches!(&*spec.protocol, "HTTP" | "HTTPS");
+        let supported = kinds_of(&spec.protocol);
         let named = spec.allowed_routes.as_ref().map(|allowed| &*allowed.kinds).unwrap_or_default();
         if named.is_empty() {
-            return if supported() { HTTP_KINDS.into() } else { Box::default() };
+            return supported.into();
         }
         let mut kinds = Vec::new();
         for (i, wanted) in named.iter().enumerate() {
-            let known = HTTP_KINDS.into_iter().find(|kind| {
-                supported()
-                    && api_kind(*kind) == &*wanted.kind
-                    && wanted.group.as_deref().is_none_or(|g| g == GROUP)
+            let known = supported.iter().find(|kind| {
+                api_kind(**kind) == &*wanted.kind && wanted.group.as_deref().is_none_or(|g| g == GROUP)
             });
             match known {
-                Some(kind) => kinds.push(kind),
+                Some(kind) => kinds.push(*kind),
                 None => {
+                    let names: Vec<_> = supported.iter().map(|kind| api_kind(*kind)).collect();
                     let message = format!(
-                        "routes of kind {} cannot attach, HTTPRoute and GRPCRoute can",
-                        quoted(&wanted.kind)
+                        "routes of kind {} cannot attach, {} can",
+                        quoted(&wanted.kind),
+                        if names.is_empty() { "none".to_owned() } else { names.join(" and ") }
                     );
                     findings.add(
                         Reason::ListenerNotAccepted,
@@ -599,6 +624,43 @@ impl Steps {
         ]
         .into()
     }
+}
+
+fn mode(spec: &ListenerSpec) -> &str {
+    spec.tls.as_ref().and_then(|tls| tls.mode.as_deref()).unwrap_or("Terminate")
+}
+
+/// Whether what is to become of TLS is supported for the protocol.
+fn supported_mode(spec: &ListenerSpec) -> Result<(), String> {
+    let wanted = match &*spec.protocol {
+        "HTTPS" => "Terminate",
+        "TLS" => "Passthrough",
+        _ => return Ok(()),
+    };
+    match mode(spec) {
+        mode if mode == wanted => Ok(()),
+        mode => {
+            Err(format!("tls.mode is {}, {wanted} is supported for protocol {}", quoted(mode), spec.protocol))
+        }
+    }
+}
+
+/// Another of these listeners that cannot be told from this one by server names: one of both passes connections on
+/// (Gateway API, "Distinct Listeners").
+fn twin(listeners: &[ListenerSpec], at: usize) -> Option<&ListenerSpec> {
+    let speaks_tls = |listener: &ListenerSpec| {
+        matches!(&*listener.protocol, "HTTPS" | "TLS") && supported_mode(listener).is_ok()
+    };
+    let host =
+        |listener: &ListenerSpec| HostPattern::gateway(listener.hostname.as_deref().unwrap_or_default()).ok();
+    let own = listeners.get(at).filter(|own| speaks_tls(own))?;
+    let mut others = listeners.iter().enumerate().filter(|(i, _)| *i != at).map(|(_, other)| other);
+    others.find(|other| {
+        other.port == own.port
+            && speaks_tls(other)
+            && (&*own.protocol == "TLS" || &*other.protocol == "TLS")
+            && host(other) == host(own)
+    })
 }
 
 pub(super) fn is(listener: &Listener, condition: &str) -> bool {

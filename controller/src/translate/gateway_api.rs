@@ -10,7 +10,7 @@ use super::gateway::{CONTROLLER, Gateways, Listener, api_kind, is_ours};
 use super::grant::Grants;
 use super::ingress::Shared;
 use super::listener_set;
-use super::listeners::{Composed, Ingresses, RouteId};
+use super::listeners::{Composed, Ingresses, RouteId, spots};
 use super::route::{DeclaredRoute, Reading, View};
 use crate::cluster::gateway::{Meta, ParentRef};
 use crate::cluster::{Cluster, Dirty, Key};
@@ -39,8 +39,8 @@ pub(super) struct GatewayApi {
     composed: Composed,
     /// What was last told of each object.
     told: HashMap<ResourceRef, Box<[Finding]>>,
-    /// Routes of HTTPRoutes and of GRPCRoutes.
-    counts: [usize; 2],
+    /// Routes of HTTPRoutes, of GRPCRoutes and of TLSRoutes.
+    counts: [usize; 3],
 }
 
 /// What one pass goes by.
@@ -75,8 +75,8 @@ pub(super) struct Served {
 }
 
 impl GatewayApi {
-    /// Routes that serve, of HTTPRoutes and of GRPCRoutes.
-    pub(super) fn counts(&self) -> [usize; 2] {
+    /// Routes that serve, of HTTPRoutes, of GRPCRoutes and of TLSRoutes.
+    pub(super) fn counts(&self) -> [usize; 3] {
         self.counts
     }
 
@@ -185,7 +185,8 @@ impl GatewayApi {
         if *renewed == Renewed::Everything {
             let http = cluster.http_routes.keys().map(|key| (Kind::HttpRoute, key.clone()));
             let grpc = cluster.grpc_routes.keys().map(|key| (Kind::GrpcRoute, key.clone()));
-            return http.chain(grpc).chain(self.routes.keys().cloned()).collect();
+            let tls = cluster.tls_routes.keys().map(|key| (Kind::TlsRoute, key.clone()));
+            return http.chain(grpc).chain(tls).chain(self.routes.keys().cloned()).collect();
         }
         let services = dirty.services.iter().filter_map(|service| self.by_service.get(service)).flatten();
         let mut work: BTreeSet<RouteId> = dirty.routes.iter().chain(services).cloned().collect();
@@ -201,7 +202,9 @@ impl GatewayApi {
             let http = cluster.http_routes.iter().filter(|(_, r)| names_one(&r.meta, &r.spec.parent_refs));
             let grpc = cluster.grpc_routes.iter().filter(|(_, r)| names_one(&r.meta, &r.spec.parent_refs));
             work.extend(http.map(|(key, _)| (Kind::HttpRoute, key.clone())));
+            let tls = cluster.tls_routes.iter().filter(|(_, r)| names_one(&r.meta, &r.spec.parent_refs));
             work.extend(grpc.map(|(key, _)| (Kind::GrpcRoute, key.clone())));
+            work.extend(tls.map(|(key, _)| (Kind::TlsRoute, key.clone())));
         }
         work
     }
@@ -223,7 +226,13 @@ impl GatewayApi {
             cluster: pass.cluster,
             settings: pass.settings,
         };
-        let new = view(pass.cluster, id).map(|view| reading.declare(&view, Some(&old), shared));
+        let new = match id.0 {
+            Kind::TlsRoute => {
+                let object = pass.cluster.tls_routes.get(&id.1);
+                object.map(|object| reading.declare_tls(object, Some(&old), shared))
+            }
+            _ => view(pass.cluster, id).map(|view| reading.declare(&view, Some(&old), shared)),
+        };
         let exists = new.is_some();
         let new = new.unwrap_or_default();
         for service in old.services.iter().chain(&new.services) {
@@ -242,7 +251,11 @@ impl GatewayApi {
         }
         self.count(&old.attached, &new.attached, touched);
         self.composed.claim(id, &old.routes, &new.routes, spots);
-        let slot = usize::from(id.0 == Kind::GrpcRoute);
+        let slot = match id.0 {
+            Kind::TlsRoute => 2,
+            Kind::GrpcRoute => 1,
+            _ => 0,
+        };
         let of =
             |declared: &DeclaredRoute| declared.routes.iter().map(|(_, routes)| routes.len()).sum::<usize>();
         self.counts[slot] = (self.counts[slot] + of(&new)).saturating_sub(of(&old));
@@ -281,6 +294,7 @@ impl GatewayApi {
                 Kind::ListenerSet,
                 Kind::HttpRoute,
                 Kind::GrpcRoute,
+                Kind::TlsRoute,
                 Kind::BackendTlsPolicy,
             ] {
                 all.extend(cluster.gateway_api_keys(kind).map(|key| resource(kind, key)));
@@ -325,7 +339,7 @@ impl GatewayApi {
                 let conditions = listener_set::orphaned(&gateway);
                 Some(status::listener_set(&object.meta, &conditions, &[], pass.now))
             }
-            kind @ (Kind::HttpRoute | Kind::GrpcRoute) => {
+            kind @ (Kind::HttpRoute | Kind::GrpcRoute | Kind::TlsRoute) => {
                 let meta = route_meta(cluster, &(kind, key.clone()))?;
                 let declared = self.routes.get(&(kind, key))?;
                 let ours: Vec<_> = declared
@@ -366,10 +380,11 @@ impl GatewayApi {
         listeners.iter().enumerate().map(status).collect()
     }
 
-    /// The Gateways with a route to a Service of the policy.
+    /// The Gateways with a route to a Service of the policy. A TLSRoute's connections are not touched by policies.
     fn ancestors(&self, policy: &Key) -> BTreeSet<&Key> {
         let routes = self.policies.services(policy).filter_map(|service| self.by_service.get(service));
-        let declared = routes.flatten().filter_map(|id| self.routes.get(id));
+        let routes = routes.flatten().filter(|id| id.0 != Kind::TlsRoute);
+        let declared = routes.filter_map(|id| self.routes.get(id));
         let parents =
             declared.flat_map(|declared| declared.attached.listeners.iter().map(|(parent, _)| parent));
         parents.filter_map(|parent| self.gateways.gateway_of(parent)).collect()
@@ -398,9 +413,9 @@ impl GatewayApi {
                 let meta = route_meta(pass.cluster, &id);
                 let declared = self.routes.get(&id);
                 let mut findings = declared.map(|d| d.findings.clone()).unwrap_or_default();
-                let spots = declared.into_iter().flat_map(|d| d.routes.iter());
-                let spots = spots.map(|(place, _)| (place.scope, place.host.clone()));
-                add_lost(&mut findings, &self.composed.lost(&object, spots));
+                let places = declared.into_iter().flat_map(|d| d.routes.iter());
+                let of_places = places.flat_map(|(place, _)| spots(place));
+                add_lost(&mut findings, &self.composed.lost(&object, of_places));
                 (meta, findings.finish())
             }
         };
@@ -441,6 +456,7 @@ fn route_meta<'a>(cluster: &'a Cluster, (kind, key): &RouteId) -> Option<&'a Met
     match kind {
         Kind::HttpRoute => cluster.http_routes.get(key).map(|route| &route.meta),
         Kind::GrpcRoute => cluster.grpc_routes.get(key).map(|route| &route.meta),
+        Kind::TlsRoute => cluster.tls_routes.get(key).map(|route| &route.meta),
         _ => None,
     }
 }

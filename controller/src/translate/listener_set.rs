@@ -83,8 +83,9 @@ impl Look<'_> {
             let message = format!("Gateway {key} is not accepted; its conditions say why");
             findings.add(Reason::ListenerSetNotAccepted, "spec.parentRef", message);
         }
-        let own = Owner { kind: Kind::ListenerSet, key: &object.meta.key, gateway: key, address, refused };
-        let specs = object.spec.listeners.iter().enumerate();
+        let (set_key, specs) = (&object.meta.key, &object.spec.listeners);
+        let own = Owner { kind: Kind::ListenerSet, key: set_key, gateway: key, address, refused, specs };
+        let specs = specs.iter().enumerate();
         let listeners: Box<[Listener]> =
             specs.map(|(i, spec)| self.listener(own, spec, i, &mut findings)).collect();
         let valid = listeners.iter().filter(|l| is(l, "Accepted") && l.has_certificate()).count();

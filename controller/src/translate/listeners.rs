@@ -28,6 +28,8 @@ pub(super) struct Composed {
     claims: HashMap<Spot, Vec<(RouteId, Key)>>,
     /// Hosts of listeners, and whose they are: no less specific listener of the same Gateway steps in there.
     own_hosts: BTreeMap<Spot, BTreeSet<Key>>,
+    /// Those of them at which TLS ends, and whose they are.
+    ended: BTreeMap<Spot, BTreeSet<Key>>,
     lost: HashMap<Spot, Box<[(ResourceRef, Finding)]>>,
     /// The certificates of Ingresses that went into those of the ports.
     certified: Option<Arc<CertStore>>,
@@ -48,6 +50,16 @@ struct Port {
 pub(super) struct Ingresses<'a> {
     pub routes: &'a Arc<RouteTable>,
     pub certs: &'a Arc<CertStore>,
+}
+
+/// Where a route's host is decided about: an Ingress's `*.parent` is an entry of its own beside a listener's.
+pub(super) fn spots(place: &Place) -> impl Iterator<Item = Spot> {
+    let one_label = match &place.host {
+        HostPattern::Suffix(parent) => Some(HostPattern::Wildcard(parent.clone())),
+        _ => None,
+    };
+    let scope = place.scope;
+    std::iter::once(place.host.clone()).chain(one_label).map(move |host| (scope, host))
 }
 
 /// Whether Ingresses are served at the port.
@@ -99,17 +111,26 @@ impl Composed {
     ) {
         let mut scopes: BTreeMap<Scope, bool> = BTreeMap::new();
         let mut own_hosts: BTreeMap<Spot, BTreeSet<Key>> = BTreeMap::new();
+        let mut ended: BTreeMap<Spot, BTreeSet<Key>> = BTreeMap::new();
         for (gateway, listener) in gateways.listeners() {
             let Some(scope) = listener.scope else { continue };
             scopes.insert(scope, listener.tls);
-            own_hosts.entry((scope, listener.hostname.clone())).or_default().insert(gateway.clone());
+            let spot = (scope, listener.hostname.clone());
+            if listener.tls && !listener.passthrough {
+                ended.entry(spot.clone()).or_default().insert(gateway.clone());
+            }
+            own_hosts.entry(spot).or_default().insert(gateway.clone());
         }
         for spot in own_hosts.keys().chain(self.own_hosts.keys()) {
-            if own_hosts.get(spot) != self.own_hosts.get(spot) || !self.scopes.contains_key(&spot.0) {
+            if own_hosts.get(spot) != self.own_hosts.get(spot)
+                || ended.get(spot) != self.ended.get(spot)
+                || !self.scopes.contains_key(&spot.0)
+            {
                 spots.insert(spot.clone());
             }
         }
         self.own_hosts = own_hosts;
+        self.ended = ended;
         self.certified = None;
         let before = self.scopes.len();
         self.scopes.retain(|scope, port| scopes.get(scope) == Some(&port.tls));
@@ -135,11 +156,9 @@ impl Composed {
         for (scope, port) in self.scopes.iter_mut().filter(|(_, port)| port.tls) {
             let mut certs =
                 if has_ingresses(*scope) { CertStore::clone(ingresses.certs) } else { CertStore::default() };
-            let mut names = HostMap::default();
             let mut taken = BTreeSet::new();
             for (_, listener) in gateways.listeners().filter(|(_, l)| l.scope == Some(*scope)) {
                 let host = &listener.hostname;
-                names.insert(host, TlsMode::Terminate);
                 let Some(certificate) = &listener.certificate else { continue };
                 let first = taken.insert(host);
                 if first && (*host == HostPattern::Any || certs.declared(host).is_none()) {
@@ -148,10 +167,6 @@ impl Composed {
             }
             if *port.certs != certs {
                 port.certs = Arc::new(certs);
-                self.moved = true;
-            }
-            if *port.names != names {
-                port.names = Arc::new(names);
                 self.moved = true;
             }
         }
@@ -195,7 +210,20 @@ impl Composed {
                 touched.extend(self.lost.remove(&spot).into_iter().flatten().map(|(object, _)| object));
                 continue;
             };
-            let (fresh, lost) = self.host(&spot, declared, ingresses);
+            let (fresh, mut lost) = self.host(&spot, declared, ingresses);
+            let mode = if port.tls { self.mode(&spot, declared, ingresses, &mut lost) } else { None };
+            let lost: Box<[_]> = lost.into();
+            if port.names.get(&spot.1) != mode.as_ref()
+                && let Some(port) = self.scopes.get_mut(&spot.0)
+            {
+                let names = Arc::make_mut(&mut port.names);
+                match mode {
+                    Some(mode) => names.insert(&spot.1, mode),
+                    None => names.remove(&spot.1),
+                };
+                self.moved = true;
+            }
+            let Some(port) = self.scopes.get(&spot.0) else { continue };
             if port.routes.get(&spot.1) != fresh.as_ref()
                 && let Some(port) = self.scopes.get_mut(&spot.0)
             {
@@ -222,22 +250,22 @@ impl Composed {
         spot: &Spot,
         declared: &BTreeMap<RouteId, DeclaredRoute>,
         ingresses: Ingresses<'_>,
-    ) -> (Option<Arc<VirtualHost>>, Box<[(ResourceRef, Finding)]>) {
+    ) -> (Option<Arc<VirtualHost>>, Vec<(ResourceRef, Finding)>) {
         let (scope, host) = spot;
         let of_ingresses = ingresses.routes.get(host).filter(|_| has_ingresses(*scope));
-        let mut routes = self.claimed(spot, declared, |_| true);
+        let mut routes = self.claimed(spot, declared, false, |_| true);
         if let (HostPattern::Wildcard(parent), Some(_)) = (host, of_ingresses) {
             // the Ingress's entry is the one that is found for one label
             let deep = (*scope, HostPattern::Suffix(parent.clone()));
-            routes.extend(self.claimed(&deep, declared, |_| true));
+            routes.extend(self.claimed(&deep, declared, false, |_| true));
         }
         if routes.is_empty() {
             if let Some(of_ingresses) = of_ingresses {
-                return (Some(of_ingresses.clone()), Box::default());
+                return (Some(of_ingresses.clone()), Vec::new());
             }
             return (
                 self.own_hosts.get(spot).map(|own| self.stand_in(spot, own, declared, ingresses)),
-                Box::default(),
+                Vec::new(),
             );
         }
         routes.extend(of_ingresses.into_iter().flat_map(|v| v.routes()).cloned());
@@ -253,19 +281,9 @@ impl Composed {
         declared: &BTreeMap<RouteId, DeclaredRoute>,
         ingresses: Ingresses<'_>,
     ) -> Arc<VirtualHost> {
-        let broader: Vec<HostPattern> = match host {
-            HostPattern::Exact(name) => HostPattern::candidates(name),
-            HostPattern::Suffix(parent) => {
-                // a name below it, so that all that take it are there
-                let mut all = HostPattern::candidates(&format!("x.{parent}"));
-                all.retain(|pattern| host.within(pattern));
-                all
-            }
-            HostPattern::Wildcard(_) | HostPattern::Any => Vec::new(),
-        };
-        for pattern in broader.into_iter().filter(|pattern| pattern != host) {
+        for pattern in broader(host) {
             let mut routes =
-                self.claimed(&(*scope, pattern.clone()), declared, |gateway| !own.contains(gateway));
+                self.claimed(&(*scope, pattern.clone()), declared, false, |gateway| !own.contains(gateway));
             let of_ingresses = ingresses.routes.get(&pattern).filter(|_| has_ingresses(*scope));
             routes.extend(of_ingresses.into_iter().flat_map(|v| v.routes()).cloned());
             if let (Some(built), _) = VirtualHost::build(routes) {
@@ -275,11 +293,89 @@ impl Composed {
         VirtualHost::empty()
     }
 
-    /// The routes that are declared for a host through some of the Gateways.
+    /// What becomes of TLS connections for a host: `None` leaves it to less specific hosts. Between a TLSRoute and what
+    /// is served at the same host, the older object has all of it.
+    fn mode(
+        &self,
+        spot: &Spot,
+        declared: &BTreeMap<RouteId, DeclaredRoute>,
+        ingresses: Ingresses<'_>,
+        lost: &mut Vec<(ResourceRef, Finding)>,
+    ) -> Option<TlsMode> {
+        let rivals = self.rivals(spot, declared, ingresses, |_| true);
+        if let Some(winner) = rivals.winner() {
+            let losers = rivals.passed.iter().skip(1).chain(&rivals.served);
+            lost.extend(losers.map(|loser| lost_host(spot, loser, winner)));
+            return Some(TlsMode::Passthrough(Some(winner.clone())));
+        }
+        if let Some(older) = rivals.served.first() {
+            lost.extend(rivals.passed.iter().map(|loser| lost_host(spot, loser, older)));
+        }
+        if self.ended.contains_key(spot) {
+            return Some(TlsMode::Terminate);
+        }
+        self.own_hosts.get(spot).map(|own| self.stand_in_mode(spot, own, declared, ingresses))
+    }
+
+    /// A passthrough listener's host without routes: what becomes there of connections to others than its Gateway.
+    fn stand_in_mode(
+        &self,
+        (scope, host): &Spot,
+        own: &BTreeSet<Key>,
+        declared: &BTreeMap<RouteId, DeclaredRoute>,
+        ingresses: Ingresses<'_>,
+    ) -> TlsMode {
+        let others = |gateway: &Key| !own.contains(gateway);
+        for pattern in std::iter::once(host.clone()).chain(broader(host)) {
+            let spot = (*scope, pattern);
+            let rivals = self.rivals(&spot, declared, ingresses, others);
+            if let Some(winner) = rivals.winner() {
+                return TlsMode::Passthrough(Some(winner.clone()));
+            }
+            if !rivals.served.is_empty() || self.ended.get(&spot).is_some_and(|all| all.iter().any(others)) {
+                return TlsMode::Terminate;
+            }
+        }
+        TlsMode::Passthrough(None)
+    }
+
+    /// All that is declared for a host by itself: through some of the Gateways, and by Ingresses.
+    fn rivals(
+        &self,
+        spot: &Spot,
+        declared: &BTreeMap<RouteId, DeclaredRoute>,
+        ingresses: Ingresses<'_>,
+        counts: impl Fn(&Key) -> bool,
+    ) -> Rivals {
+        let (scope, host) = spot;
+        let of_ingresses = ingresses.routes.get(host).filter(|_| has_ingresses(*scope));
+        let deep = match host {
+            // the Ingress's entry is the one that is found for one label
+            HostPattern::Wildcard(parent) if of_ingresses.is_some() => {
+                Some((*scope, HostPattern::Suffix(parent.clone())))
+            }
+            _ => None,
+        };
+        let all = |passed| {
+            let spots = [Some(spot), deep.as_ref()].into_iter().flatten();
+            let all: Vec<_> = spots.flat_map(|spot| self.claimed(spot, declared, passed, &counts)).collect();
+            all
+        };
+        let (mut passed, mut served) = (all(true), all(false));
+        served.extend(of_ingresses.into_iter().flat_map(|v| v.routes()).cloned());
+        for routes in [&mut passed, &mut served] {
+            routes.sort_by(|a, b| age(a).cmp(&age(b)));
+            routes.dedup_by(|a, b| a.source == b.source);
+        }
+        Rivals { passed, served }
+    }
+
+    /// The routes that are declared for a host through some of the Gateways: those of TLSRoutes, or all others.
     fn claimed(
         &self,
         (scope, host): &Spot,
         declared: &BTreeMap<RouteId, DeclaredRoute>,
+        passed: bool,
         counts: impl Fn(&Key) -> bool,
     ) -> Vec<Arc<Route>> {
         let claim = self.claims.get(&(*scope, host.clone()));
@@ -287,7 +383,7 @@ impl Composed {
         let mut last: Option<&RouteId> = None;
         for (id, gateway) in claim.into_iter().flatten() {
             // through two Gateways it is the same route
-            if last == Some(id) || !counts(gateway) {
+            if last == Some(id) || passed != (id.0 == Kind::TlsRoute) || !counts(gateway) {
                 continue;
             }
             last = Some(id);
@@ -330,6 +426,69 @@ impl Composed {
         }
         (self.published.clone(), moved)
     }
+}
+
+/// Routes for one host of which only one kind can be honoured: one of each object, the oldest one first.
+struct Rivals {
+    /// Those of TLSRoutes.
+    passed: Vec<Arc<Route>>,
+    /// All others.
+    served: Vec<Arc<Route>>,
+}
+
+impl Rivals {
+    /// The route that passes on all connections, if one does.
+    fn winner(&self) -> Option<&Arc<Route>> {
+        self.passed
+            .first()
+            .filter(|passed| self.served.first().is_none_or(|served| age(passed) < age(served)))
+    }
+}
+
+/// Less specific patterns that take what the host takes, from the most specific one.
+fn broader(host: &HostPattern) -> Vec<HostPattern> {
+    let mut all = match host {
+        HostPattern::Exact(name) => HostPattern::candidates(name),
+        HostPattern::Suffix(parent) => {
+            // a name below it, so that all that take it are there
+            let mut all = HostPattern::candidates(&format!("x.{parent}"));
+            all.retain(|pattern| host.within(pattern));
+            all
+        }
+        HostPattern::Wildcard(_) | HostPattern::Any => Vec::new(),
+    };
+    all.retain(|pattern| pattern != host);
+    all
+}
+
+/// The smaller one is the older object's.
+fn age(route: &Route) -> (i64, &str, &str, Kind) {
+    let ResourceRef { kind, namespace, name } = &*route.source;
+    (route.created, namespace, name, *kind)
+}
+
+/// Of a host that is passed on for one of two objects.
+fn lost_host((scope, host): &Spot, loser: &Route, winner: &Route) -> (ResourceRef, Finding) {
+    let port = scope.port;
+    // what the star stands for differs: one label for an Ingress, one or more for a TLSRoute
+    let host = match host {
+        HostPattern::Wildcard(_) => format!("{host} (one label)"),
+        _ => host.to_string(),
+    };
+    let message = if winner.source.kind == Kind::TlsRoute {
+        format!(
+            "TLS connections for host {host} on port {port} are passed on by {}; none comes here",
+            winner.source
+        )
+    } else {
+        format!(
+            "host {host} on port {port} is already served by {}; no connection is passed on",
+            winner.source
+        )
+    };
+    let field = if loser.source.kind == Kind::Ingress { "spec.rules" } else { "spec.hostnames" };
+    let finding = Finding { reason: Reason::PassedHostTaken, field: field.into(), message: message.into() };
+    ((*loser.source).clone(), finding)
 }
 
 fn lost(host: &HostPattern, loser: &Route, winner: &Route) -> (ResourceRef, Finding) {

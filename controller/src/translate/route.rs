@@ -119,8 +119,28 @@ impl Reading<'_> {
         shared: &mut Shared,
     ) -> DeclaredRoute {
         let mut findings = Findings::default();
-        let mut hosts = Vec::with_capacity(view.hostnames.len());
-        for (i, name) in view.hostnames.iter().enumerate() {
+        let View { kind, meta, parent_refs, hostnames, .. } = view;
+        let attached = self.attach(*kind, meta, parent_refs, hostnames, shared, &mut findings);
+        if attached.parents.is_empty() {
+            return DeclaredRoute { attached, ..DeclaredRoute::default() };
+        }
+        let rules = Rules::new(self, view, source(view.kind, view.meta, old), shared, &mut findings);
+        let Read { routes, resolved, services, usable } = rules.read(&attached, old);
+        DeclaredRoute { attached, routes, resolved: Some(resolved), usable, findings, services }
+    }
+
+    /// Where a route attaches, of whatever kind.
+    pub(super) fn attach(
+        &self,
+        kind: Kind,
+        meta: &Meta,
+        parent_refs: &[ParentRef],
+        hostnames: &[Box<str>],
+        shared: &mut Shared,
+        findings: &mut Findings,
+    ) -> Attached {
+        let mut hosts = Vec::with_capacity(hostnames.len());
+        for (i, name) in hostnames.iter().enumerate() {
             match HostPattern::gateway(name).map_err(|problem| problem.to_string()) {
                 Ok(HostPattern::Any) | Err(_) => {
                     let message = format!("{} is no host name; it is left out", quoted(name));
@@ -129,9 +149,8 @@ impl Reading<'_> {
                 Ok(host) => hosts.push(shared.named(host)),
             }
         }
-        let nothing_left = hosts.is_empty() && !view.hostnames.is_empty();
-        let mut attached =
-            Attached::read(view.kind, view.meta, view.parent_refs, &hosts, self.gateways, self.cluster);
+        let nothing_left = hosts.is_empty() && !hostnames.is_empty();
+        let mut attached = Attached::read(kind, meta, parent_refs, &hosts, self.gateways, self.cluster);
         if nothing_left {
             attached.places = Box::default();
         }
@@ -139,21 +158,17 @@ impl Reading<'_> {
             let message = format!("{}: {}", parent.accepted.reason, parent.accepted.message);
             findings.add(Reason::RouteNotAttached, format!("spec.parentRefs[{}]", parent.at), message);
         }
-        if attached.parents.is_empty() {
-            return DeclaredRoute { attached, ..DeclaredRoute::default() };
-        }
-        let rules = Rules::new(self, view, source(view, old), shared, &mut findings);
-        let Read { routes, resolved, services, usable } = rules.read(&attached, old);
-        DeclaredRoute { attached, routes, resolved: Some(resolved), usable, findings, services }
+        attached
     }
 }
 
-fn source(view: &View<'_>, old: Option<&DeclaredRoute>) -> Arc<ResourceRef> {
+/// The route's own name, the one that it had where it had one.
+pub(super) fn source(kind: Kind, meta: &Meta, old: Option<&DeclaredRoute>) -> Arc<ResourceRef> {
     let known = old.and_then(|old| old.routes.first()?.1.first());
     known.map_or_else(
         || {
-            let Key { namespace, name } = view.meta.key.clone();
-            Arc::new(ResourceRef { kind: view.kind, namespace, name })
+            let Key { namespace, name } = meta.key.clone();
+            Arc::new(ResourceRef { kind, namespace, name })
         },
         |route| route.source.clone(),
     )

@@ -26,15 +26,15 @@ const MAX_ATTEMPTS: u32 = 10;
 const BACKOFF: Duration = Duration::from_millis(100);
 
 /// A route before it has a host.
-struct Prototype {
-    rule: RuleIndex,
-    path: PathMatch,
-    conditions: Option<Box<Conditions>>,
-    policy: Arc<Policy>,
-    backend: Arc<Backend>,
-    actions: Option<Arc<Actions>>,
+pub(super) struct Prototype {
+    pub rule: RuleIndex,
+    pub path: PathMatch,
+    pub conditions: Option<Box<Conditions>>,
+    pub policy: Arc<Policy>,
+    pub backend: Arc<Backend>,
+    pub actions: Option<Arc<Actions>>,
     /// It answers 500 whatever is asked.
-    fails: bool,
+    pub fails: bool,
 }
 
 /// The rules of one route while they are read.
@@ -80,7 +80,8 @@ impl<'a, 'b> Rules<'a, 'b> {
             Some(message) if prototypes.iter().all(|p| p.fails) => Usable::Nothing(message),
             Some(message) => Usable::Part(message),
         };
-        let routes = self.place(attached, &prototypes, old);
+        let named = (&self.source, view.meta.created);
+        let routes = place(attached, &prototypes, named, old, self.shared);
         let (resolved, services) = self.refs.finish();
         Read { routes, resolved, services, usable }
     }
@@ -261,52 +262,52 @@ impl<'a, 'b> Rules<'a, 'b> {
         });
         good.then_some((request, backend, retry))
     }
+}
 
-    /// Gives each prototype its hosts.
-    fn place(
-        &mut self,
-        attached: &Attached,
-        prototypes: &[Prototype],
-        old: Option<&DeclaredRoute>,
-    ) -> Placed {
-        let Self { view, shared, source, .. } = self;
-        // the same host of two ports has the same routes
-        let mut known: HashMap<(Arc<str>, RuleIndex), Arc<Route>> = HashMap::new();
-        for route in old.into_iter().flat_map(|old| old.routes.iter().flat_map(|(_, routes)| routes)) {
-            known.insert((route.host.clone(), route.rule), route.clone());
-        }
-        let mut placed = Vec::with_capacity(attached.places.len());
-        for place in &attached.places {
-            let label = shared.label(&place.host);
-            let routes = prototypes.iter().map(|prototype| {
-                let route = Route {
-                    path: prototype.path.clone(),
-                    conditions: prototype.conditions.clone(),
-                    policy: prototype.policy.clone(),
-                    https_redirect: false,
-                    backend: prototype.backend.clone(),
-                    actions: prototype.actions.clone(),
-                    source: source.clone(),
-                    host: label.clone(),
-                    rule: prototype.rule,
-                    created: view.meta.created,
-                    state: Slot::new(),
-                };
-                let key = (label.clone(), prototype.rule);
-                if let Some(same) = known.get(&key).filter(|known| ***known == route) {
-                    return same.clone();
-                }
-                let route = Arc::new(route);
-                known.insert(key, route.clone());
-                route
-            });
-            let routes: Box<[_]> = routes.collect();
-            if !routes.is_empty() {
-                placed.push((place.clone(), routes));
-            }
-        }
-        placed.into()
+/// Gives each prototype its hosts.
+pub(super) fn place(
+    attached: &Attached,
+    prototypes: &[Prototype],
+    (source, created): (&Arc<ResourceRef>, i64),
+    old: Option<&DeclaredRoute>,
+    shared: &mut Shared,
+) -> Placed {
+    // the same host of two ports has the same routes
+    let mut known: HashMap<(Arc<str>, RuleIndex), Arc<Route>> = HashMap::new();
+    for route in old.into_iter().flat_map(|old| old.routes.iter().flat_map(|(_, routes)| routes)) {
+        known.insert((route.host.clone(), route.rule), route.clone());
     }
+    let mut placed = Vec::with_capacity(attached.places.len());
+    for place in &attached.places {
+        let label = shared.label(&place.host);
+        let routes = prototypes.iter().map(|prototype| {
+            let route = Route {
+                path: prototype.path.clone(),
+                conditions: prototype.conditions.clone(),
+                policy: prototype.policy.clone(),
+                https_redirect: false,
+                backend: prototype.backend.clone(),
+                actions: prototype.actions.clone(),
+                source: source.clone(),
+                host: label.clone(),
+                rule: prototype.rule,
+                created,
+                state: Slot::new(),
+            };
+            let key = (label.clone(), prototype.rule);
+            if let Some(same) = known.get(&key).filter(|known| ***known == route) {
+                return same.clone();
+            }
+            let route = Arc::new(route);
+            known.insert(key, route.clone());
+            route
+        });
+        let routes: Box<[_]> = routes.collect();
+        if !routes.is_empty() {
+            placed.push((place.clone(), routes));
+        }
+    }
+    placed.into()
 }
 
 /// What a match asks beside the path.

@@ -172,7 +172,7 @@ fn a_route_is_served_where_its_listener_listens_and_nowhere_else() {
     let gateway = &bench.statuses["Gateway/gw"];
     assert_eq!(gateway["listeners"][0]["attachedRoutes"], 1);
     assert_eq!(gateway["addresses"], json!([{ "type": "IPAddress", "value": "192.0.2.1" }]));
-    assert_eq!(bench.last.gateway_route_counts, [1, 0]);
+    assert_eq!(bench.last.gateway_route_counts, [1, 0, 0]);
 }
 
 #[test]
@@ -181,7 +181,7 @@ fn what_goes_is_gone_and_leaves_nothing_behind() {
     bench.remove(Kind::HttpRoute, "shop", "r");
     assert_eq!(bench.at("a.example.com", "/x"), None);
     assert_eq!(bench.statuses["Gateway/gw"]["listeners"][0]["attachedRoutes"], 0);
-    assert_eq!(bench.last.gateway_route_counts, [0, 0]);
+    assert_eq!(bench.last.gateway_route_counts, [0, 0, 0]);
     bench.add(&plain("r", "a.example.com"));
     bench.hand_back("r", "a.example.com");
     bench.remove(Kind::Gateway, "infra", "gw");
@@ -602,3 +602,4 @@ spec:
 }
 
 mod listener_sets;
+mod tls_routes;

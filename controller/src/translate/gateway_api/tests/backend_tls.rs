@@ -358,6 +358,32 @@ spec:
     assert!(matches!(own.backend.address, BackendAddress::Name(..)));
 }
 
+/// TLS that does not end here is between client and backend.
+#[test]
+fn what_is_passed_on_is_not_touched() {
+    let passing =
+        BASE.replace("port: 80, protocol: HTTP,", "port: 443, protocol: TLS, tls: {mode: Passthrough},");
+    let connections = "
+apiVersion: gateway.networking.k8s.io/v1
+kind: TLSRoute
+metadata: {name: t, namespace: shop}
+spec:
+  parentRefs: [{name: gw, namespace: infra}]
+  hostnames: [x.example.com]
+  rules: [{backendRefs: [{name: tls, port: 443}]}]";
+    for validation in
+        ["{wellKnownCACertificates: System, hostname: a.example.com}", "{hostname: broken.example.com}"]
+    {
+        let bench = bench(&[&passing, TLS, connections, &policy("p", 1, "", validation)]);
+        let listener = bench.last.listeners.get(Scope { address: None, port: 443 }).unwrap();
+        let backend = &listener.passthrough("x.example.com").flatten().unwrap().backend;
+        assert_eq!((backend.protocol, &backend.tls, broken(backend)), (BackendProtocol::Http, &None, false));
+        is(bench.condition("TLSRoute/t", "/parents/0", "ResolvedRefs").unwrap(), "True", "ResolvedRefs");
+        assert!(!bench.statuses.contains_key("BackendTLSPolicy/p"), "it counts for no route of ours");
+        assert!(bench.told("p").is_empty());
+    }
+}
+
 #[test]
 fn any_sequence_of_changes_ends_where_a_fresh_translation_does() {
     let authorities = [authority(), authority(), "damaged".to_owned()];
