@@ -31,6 +31,7 @@ pub mod resolve;
 mod respond;
 mod select;
 mod service;
+mod stall;
 mod stream;
 mod streams;
 mod strict;

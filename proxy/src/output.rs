@@ -1,10 +1,10 @@
 //! What a client has still to read: bytes that were taken from the engine while the client was not
-//! reading, so that the backend's connection is free, and the clock of a client that does not read.
+//! reading, so that the backend's connection is free.
 
 use crate::Shared;
 use crate::buffer::Reserved;
+use crate::stall::Stall;
 use pingora_core::protocols::Stream;
-use std::future::Future;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -12,36 +12,6 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::io::AsyncWrite;
-use tokio::time::{Instant, Sleep, sleep_until};
-
-/// Counts how long a client has taken no byte; costs nothing while it takes them.
-#[derive(Default)]
-pub struct Stall {
-    since: Option<Instant>,
-    timer: Option<Pin<Box<Sleep>>>,
-}
-
-impl Stall {
-    /// The client took something.
-    pub fn progress(&mut self) {
-        self.since = None;
-    }
-
-    /// The client takes nothing just now; ready once that has lasted for `limit`.
-    pub fn poll(&mut self, cx: &mut Context<'_>, limit: Option<Duration>) -> Poll<io::Error> {
-        let Some(limit) = limit else { return Poll::Pending };
-        let end = *self.since.get_or_insert_with(Instant::now) + limit;
-        let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(end)));
-        loop {
-            ready!(timer.as_mut().poll(cx));
-            if Instant::now() >= end {
-                return Poll::Ready(io::ErrorKind::TimedOut.into());
-            }
-            // It was set for an earlier pause.
-            timer.as_mut().reset(end);
-        }
-    }
-}
 
 /// The process waits for these bytes when it ends, and they count towards the budget.
 pub struct Owing {
@@ -112,27 +82,5 @@ impl Output {
         stall.progress();
         *self = Self::default();
         Poll::Ready(ended)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::future::poll_fn;
-
-    #[tokio::test(start_paused = true)]
-    async fn only_a_pause_of_the_whole_limit_counts() {
-        let mut stall = Stall::default();
-        let limit = Some(Duration::from_secs(10));
-        for _ in 0..3 {
-            let pause = tokio::time::timeout(Duration::from_secs(9), poll_fn(|cx| stall.poll(cx, limit)));
-            assert!(pause.await.is_err(), "nine seconds are allowed");
-            stall.progress();
-        }
-        let began = Instant::now();
-        assert_eq!(poll_fn(|cx| stall.poll(cx, limit)).await.kind(), io::ErrorKind::TimedOut);
-        assert_eq!(began.elapsed().as_secs(), 10);
-        let none = tokio::time::timeout(Duration::from_secs(9999), poll_fn(|cx| stall.poll(cx, None)));
-        assert!(none.await.is_err(), "no limit");
     }
 }

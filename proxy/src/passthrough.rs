@@ -8,16 +8,18 @@ use crate::places::Place;
 use crate::proxy_protocol;
 use crate::respond::Rejection;
 use crate::service::random;
+use crate::stall::Stall;
 use crate::upstream;
 use ingress_core::route::host::normal_name;
 use ingress_core::{Backend, Route, Unavailable};
 use pingora_core::protocols::l4::stream::Stream as L4Stream;
 use pingora_core::protocols::{GetProxyDigest, GetSocketDigest};
+use std::future::{Future, poll_fn};
 use std::io;
 use std::net::IpAddr;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf, copy_bidirectional};
@@ -200,18 +202,31 @@ where
     C: AsyncRead + AsyncWrite + Unpin,
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    let moved = Arc::new(Moved::new());
+    let moved = Arc::new(AtomicBool::new(false));
     let mut client = Watched { inner: client, moved: moved.clone(), read: hello.len() as u64 };
     let mut server = Watched { inner: server, moved: moved.clone(), read: 0 };
     let work = async {
         server.write_all(hello).await?;
         copy_bidirectional(&mut client, &mut server).await
     };
-    tokio::select! {
-        done = work => drop(done), // either side may end as it likes
-        () = moved.silent(limit) => {}
-    }
+    until_silent(work, &moved, limit).await;
     (client.read, server.read)
+}
+
+/// Works until it is done, or until nothing has `moved` for so long; without a limit, until it is done.
+async fn until_silent<T>(work: impl Future<Output = T>, moved: &AtomicBool, limit: Option<Duration>) {
+    let mut work = pin!(work);
+    let mut stall = Stall::default();
+    poll_fn(|cx| {
+        if work.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(()); // either side may end as it likes
+        }
+        if moved.swap(false, Ordering::Relaxed) {
+            stall.progress();
+        }
+        stall.poll(cx, limit).map(drop)
+    })
+    .await;
 }
 
 fn backend(route: &Route) -> Option<&Arc<Backend>> {
@@ -244,40 +259,10 @@ async fn connect(
     }
 }
 
-/// When something moved last, in milliseconds since the beginning.
-struct Moved {
-    began: Instant,
-    last: AtomicU64,
-}
-
-impl Moved {
-    fn new() -> Self {
-        Self { began: Instant::now(), last: AtomicU64::new(0) }
-    }
-
-    fn now(&self) {
-        let millis = u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX);
-        self.last.store(millis, Ordering::Relaxed);
-    }
-
-    /// Ends when nothing has moved for so long; without a limit, never.
-    async fn silent(&self, limit: Option<Duration>) {
-        let Some(limit) = limit else { return std::future::pending().await };
-        loop {
-            let last = Duration::from_millis(self.last.load(Ordering::Relaxed));
-            let left = (last + limit).saturating_sub(self.began.elapsed());
-            if left.is_zero() {
-                return;
-            }
-            tokio::time::sleep(left).await;
-        }
-    }
-}
-
 /// A stream that notes when it moves, and how much was read of it.
 struct Watched<S> {
     inner: S,
-    moved: Arc<Moved>,
+    moved: Arc<AtomicBool>,
     read: u64,
 }
 
@@ -291,7 +276,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
         let step = Pin::new(&mut self.inner).poll_read(cx, buf);
         if step.is_ready() {
             self.read += (buf.filled().len() - before) as u64;
-            self.moved.now();
+            self.moved.store(true, Ordering::Relaxed);
         }
         step
     }
@@ -301,7 +286,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         let step = Pin::new(&mut self.inner).poll_write(cx, buf);
         if step.is_ready() {
-            self.moved.now();
+            self.moved.store(true, Ordering::Relaxed);
         }
         step
     }
@@ -400,10 +385,23 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn silence_ends_and_movement_puts_it_off() {
-        let moved = Arc::new(Moved::new());
-        let limit = Duration::from_millis(40);
-        moved.now();
-        moved.silent(Some(limit)).await;
-        assert!(futures::poll!(Box::pin(moved.silent(None))).is_pending());
+        let limit = Duration::from_secs(40);
+        let (client, mut far_client) = tokio::io::duplex(64);
+        let (server, mut far_server) = tokio::io::duplex(64);
+        let began = tokio::time::Instant::now();
+        let passing = tokio::spawn(relay(client, server, b"", Some(limit)));
+        for _ in 0..3 {
+            tokio::time::sleep(Duration::from_secs(30)).await;
+            far_client.write_all(b"x").await.unwrap();
+            tokio::time::sleep(Duration::from_secs(30)).await;
+            far_server.write_all(b"y").await.unwrap();
+        }
+        assert_eq!(passing.await.unwrap(), (3, 3));
+        assert_eq!(began.elapsed().as_secs(), 6 * 30 + 40);
+
+        let (client, _far_client) = tokio::io::duplex(64);
+        let (server, _far_server) = tokio::io::duplex(64);
+        let forever = tokio::time::timeout(Duration::from_secs(99_999), relay(client, server, b"", None));
+        assert!(forever.await.is_err(), "no limit");
     }
 }

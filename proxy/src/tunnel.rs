@@ -10,20 +10,19 @@
 //! no progress within it, and after it the engine goes on waiting for the backend, for ever where
 //! the route has no read timeout. Here it counts from the last byte taken, and ends the tunnel.
 
+use crate::stall::Stall;
 use async_trait::async_trait;
 use pingora_core::connectors::l4::Connect;
 use pingora_core::protocols::l4::socket::SocketAddr;
 use pingora_core::protocols::l4::stream::Stream;
 use pingora_core::protocols::l4::virt::{VirtualSockOpt, VirtualSocket, VirtualSocketStream};
 use pingora_core::{Error, ErrorType, OrErr, Result};
-use std::future::Future;
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
-use tokio::time::{Sleep, sleep};
 
 /// Connects a tunnel's backend.
 #[derive(Debug)]
@@ -68,15 +67,15 @@ struct Yielding {
     /// A write happened since the last read.
     wrote: bool,
     send: Option<Duration>,
-    /// Runs while a write waits.
-    stalled: Option<Pin<Box<Sleep>>>,
+    /// Counts while a write waits.
+    stall: Stall,
     /// The backend took nothing for too long: nothing is waited for any more either.
     given_up: bool,
 }
 
 impl Yielding {
     fn new(tcp: TcpStream, send: Option<Duration>) -> Self {
-        Self { tcp, wrote: false, send, stalled: None, given_up: false }
+        Self { tcp, wrote: false, send, stall: Stall::default(), given_up: false }
     }
 }
 
@@ -119,14 +118,13 @@ impl AsyncWrite for Yielding {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         self.wrote = true;
         if let Poll::Ready(written) = Pin::new(&mut self.tcp).poll_write(cx, buf) {
-            self.stalled = None;
+            self.stall.progress();
             return Poll::Ready(written);
         }
-        let Some(limit) = self.send else { return Poll::Pending };
-        let timer = self.stalled.get_or_insert_with(|| Box::pin(sleep(limit)));
-        ready!(timer.as_mut().poll(cx));
+        let limit = self.send;
+        let error = ready!(self.stall.poll(cx, limit));
         self.given_up = true;
-        Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
+        Poll::Ready(Err(error))
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
