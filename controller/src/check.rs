@@ -328,7 +328,7 @@ fn source(name: &Name) -> ResourceRef {
         Name::Ingress(key) => (Kind::Ingress, &key.namespace, &key.name),
         Name::Class(name) => return ResourceRef::new(Kind::IngressClass, "", Arc::clone(name)),
         Name::Service(key) => (Kind::Service, &key.namespace, &key.name),
-        Name::Slice(service, name) => (Kind::EndpointSlice, &service.namespace, name),
+        Name::Slice(service, name) => (Kind::EndpointSlice, &service.namespace, &name.name),
         Name::Secret(key) => (Kind::Secret, &key.namespace, &key.name),
         Name::ConfigMap(key) => (Kind::ConfigMap, &key.namespace, &key.name),
         Name::Certificate(ingress, block) => {

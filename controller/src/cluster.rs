@@ -191,11 +191,23 @@ pub struct PortObject {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SliceObject {
     /// Its own name.
-    pub name: Arc<str>,
+    pub name: SliceName,
     /// Name and number of each TCP port.
     pub ports: Box<[(Box<str>, u16)]>,
     /// Ready (or readiness unknown) addresses.
     pub addresses: Box<[IpAddr]>,
+}
+
+/// What an EndpointSlice is known by within its namespace.
+///
+/// The API's watches say nothing about each other: of one whose labels change, the list that it enters may tell before the list
+/// that it leaves does. So each list has names of its own.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SliceName {
+    /// `metadata.name`
+    pub name: Arc<str>,
+    /// Whether it is one of those that are read although they lack the label of headless Services.
+    pub foreign: bool,
 }
 
 /// A Secret of a type that we read. Debug never prints data.
@@ -239,7 +251,7 @@ pub struct Cluster {
     /// Every Service.
     pub services: HashMap<Key, Arc<ServiceObject>>,
     /// EndpointSlices by the Service they belong to.
-    pub slices: HashMap<Key, BTreeMap<Arc<str>, Arc<SliceObject>>>,
+    pub slices: HashMap<Key, BTreeMap<SliceName, Arc<SliceObject>>>,
     /// The Secrets that anything can refer to.
     pub secrets: HashMap<Key, Arc<SecretObject>>,
     /// cert-manager's Certificates, as far as they could be ours.
@@ -264,8 +276,8 @@ pub struct Cluster {
     pub backend_tls_policies: HashMap<Key, Arc<BackendTlsPolicyObject>>,
     /// The ConfigMaps that hold certificates.
     pub config_maps: HashMap<Key, Arc<ConfigMapObject>>,
-    /// The Service that each EndpointSlice belongs to.
-    slice_owners: HashMap<Key, Key>,
+    /// The Service that each EndpointSlice belongs to, by its namespace and name.
+    slice_owners: HashMap<(Arc<str>, SliceName), Key>,
     names: Pool<str>,
 }
 

@@ -61,8 +61,10 @@ pub async fn from_cluster(
     load.namespaced::<Ingress>("Ingresses", ListParams::default(), true).await?;
     load.namespaced::<Service>("Services", ListParams::default(), false).await?;
     load.namespaced::<Secret>("Secrets", ListParams::default().fields(watch::SECRETS), false).await?;
-    load.namespaced::<EndpointSlice>("EndpointSlices", ListParams::default().labels(watch::HEADLESS), false)
-        .await?;
+    for labels in [watch::HEADLESS, watch::FOREIGN] {
+        let params = ListParams::default().labels(labels);
+        load.namespaced::<EndpointSlice>("EndpointSlices", params, false).await?;
+    }
     load.list(
         Api::<DeserializeGuard<IngressClass>>::all(client.clone()),
         "IngressClasses",
@@ -138,8 +140,10 @@ impl Load<'_> {
             let page = match api.list(&params).await {
                 Ok(page) => page,
                 Err(kube::Error::Api(status)) if status.is_forbidden() && !needed => {
-                    self.gaps
-                        .push(format!("{what} may not be read, and count as not there: {}", status.message));
+                    let gap = format!("{what} may not be read, and count as not there: {}", status.message);
+                    if !self.gaps.contains(&gap) {
+                        self.gaps.push(gap);
+                    }
                     return Ok(());
                 }
                 Err(error) => return Err(LoadError { what, error }),

@@ -174,7 +174,7 @@ impl<'a, T: Translate, F: FnMut() -> T> Rebuild<'a, T, F> {
         }
         if !self.published {
             for namespace in &self.policy_namespaces {
-                let part = Part { kind: Kind::ConfigMap, namespace: namespace.clone() };
+                let part = Part { kind: Kind::ConfigMap, namespace: namespace.clone(), labels: None };
                 self.awaited.parts.insert(part);
                 self.metrics.synced(Kind::ConfigMap.as_str(), false);
                 if !self.status.published() {

@@ -10,6 +10,7 @@ use conditions::{Condition, difference, is_ahead, merged};
 use ingress_core::Kind;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 
 /// Features of the Gateway API that a GatewayClass says we have, in the order of the alphabet: those whose conformance
 /// tests pass with the flags' defaults. What is left out, and why, is in `docs/gateway.md`.
@@ -65,10 +66,20 @@ pub(crate) struct ParentStatus<'a> {
     pub conditions: Vec<Condition>,
 }
 
+/// [`FEATURES`], and those that come with flags: port 8080 of `--gateway-listener-ports`, and addresses to choose from
+/// with `--gateway-addresses`.
+pub(crate) fn features(ports: &[u16], addresses: bool) -> Vec<&'static str> {
+    let mut all = FEATURES.to_vec();
+    all.extend(ports.contains(&8080).then_some("GatewayPort8080"));
+    all.extend(addresses.then_some("GatewayStaticAddresses"));
+    all.sort_unstable();
+    all
+}
+
 /// The status of a GatewayClass of ours.
-pub(crate) fn class(meta: &Meta, accepted: Condition, now: i64) -> Write {
+pub(crate) fn class(meta: &Meta, accepted: Condition, features: &[&str], now: i64) -> Write {
     let current = parsed(meta);
-    let features: Vec<Value> = FEATURES.iter().map(|name| json!({ "name": name })).collect();
+    let features: Vec<Value> = features.iter().map(|name| json!({ "name": name })).collect();
     let mut wanted = Map::new();
     wanted.insert(
         "conditions".into(),
@@ -257,6 +268,13 @@ fn plain(reference: &Value) -> Value {
     value
 }
 
+/// The IP addresses that the status of a Gateway tells.
+pub(crate) fn addresses(meta: &Meta) -> Vec<IpAddr> {
+    let status = parsed(meta);
+    let addresses = status["addresses"].as_array().into_iter().flatten();
+    addresses.filter_map(|address| address["value"].as_str()?.parse().ok()).collect()
+}
+
 fn parsed(meta: &Meta) -> Value {
     serde_json::from_str(&meta.status).unwrap_or_default()
 }
@@ -398,7 +416,10 @@ mod tests {
 
     #[test]
     fn a_class_says_what_it_supports_in_order() {
-        let write = class(&meta(1, &Value::Null), accepted(), 0);
+        let features = features(&[80, 443, 8080], true);
+        assert!(features.contains(&"GatewayPort8080") && features.contains(&"GatewayStaticAddresses"));
+        assert_eq!(super::features(&[80, 443], false), FEATURES);
+        let write = class(&meta(1, &Value::Null), accepted(), &features, 0);
         let status = after(json!({}), &write.change);
         let names: Vec<_> = status["supportedFeatures"]
             .as_array()
@@ -407,6 +428,6 @@ mod tests {
             .map(|f| f["name"].as_str().unwrap())
             .collect();
         assert!(names.is_sorted());
-        assert_eq!(class(&meta(1, &status), accepted(), 9).change, Change::Nothing);
+        assert_eq!(class(&meta(1, &status), accepted(), &features, 9).change, Change::Nothing);
     }
 }

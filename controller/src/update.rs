@@ -4,9 +4,10 @@ use crate::cluster::backend_tls::{ConfigMap, ConfigMapObject};
 use crate::cluster::certificate::{self, Certificate, CertificateObject};
 use crate::cluster::gateway::{GatewayApi, NamespaceObject, Spec, Wire};
 use crate::cluster::{
-    ClassObject, Cluster, Dirty, IngressObject, Key, Parsed, SecretObject, ServiceObject, SliceObject,
+    ClassObject, Cluster, Dirty, IngressObject, Key, Parsed, SecretObject, ServiceObject, SliceName,
+    SliceObject,
 };
-use crate::watch::Part;
+use crate::watch::{FOREIGN, HEADLESS, Part};
 use ingress_core::Kind;
 use k8s_openapi::api::core::v1::{Namespace, Secret, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
@@ -56,7 +57,7 @@ pub(crate) enum Name {
     Class(Arc<str>),
     Service(Key),
     /// The Service it belongs to, and its own name
-    Slice(Key, Arc<str>),
+    Slice(Key, SliceName),
     Secret(Key),
     /// The Ingress that it is named for, and the index of the block
     Certificate(Key, usize),
@@ -194,23 +195,18 @@ fn remove(name: &Name, cluster: &mut Cluster, dirty: &mut Dirty) {
 
 /// All there is of a part.
 fn list(part: &Part, objects: Vec<Object>, cluster: &mut Cluster, dirty: &mut Dirty) {
-    match &part.namespace {
-        None => Sorted::from(objects).replace(part.kind, cluster, dirty),
-        Some(namespace) => replace_within(part.kind, namespace, objects, cluster, dirty),
+    match (&part.namespace, &part.labels) {
+        (None, None) => Sorted::from(objects).replace(part.kind, cluster, dirty),
+        _ => replace_within(part, objects, cluster, dirty),
     }
 }
 
-/// Where only some namespaces are read, a list says nothing about the others.
-fn replace_within(
-    kind: Kind,
-    namespace: &str,
-    objects: Vec<Object>,
-    cluster: &mut Cluster,
-    dirty: &mut Dirty,
-) {
+/// Where only some namespaces are read, or a kind by several selectors, a list says nothing about the others.
+fn replace_within(part: &Part, objects: Vec<Object>, cluster: &mut Cluster, dirty: &mut Dirty) {
     let listed: HashSet<Name> = objects.iter().map(Object::name).collect();
-    let of = |key: &&Key| *key.namespace == *namespace;
-    let known: Vec<Name> = match kind {
+    let of = |key: &&Key| part.namespace.as_ref().is_none_or(|namespace| key.namespace == *namespace);
+    let foreign = part.labels.as_deref() == Some(FOREIGN);
+    let known: Vec<Name> = match part.kind {
         Kind::Ingress => cluster.ingresses.keys().filter(of).cloned().map(Name::Ingress).collect(),
         Kind::Service => cluster.services.keys().filter(of).cloned().map(Name::Service).collect(),
         Kind::Secret => cluster.secrets.keys().filter(of).cloned().map(Name::Secret).collect(),
@@ -220,7 +216,8 @@ fn replace_within(
             .iter()
             .filter(|(service, _)| of(service))
             .flat_map(|(service, slices)| {
-                slices.keys().map(|name| Name::Slice(service.clone(), name.clone()))
+                let these = slices.keys().filter(|name| name.foreign == foreign);
+                these.map(|name| Name::Slice(service.clone(), name.clone()))
             })
             .collect(),
         Kind::Certificate => cluster
@@ -349,7 +346,10 @@ impl Watched for EndpointSlice {
     const KIND: Kind = Kind::EndpointSlice;
 
     fn reduce(self) -> Result<Object, Option<Name>> {
-        SliceObject::of(self).map(|(service, o)| Object::Slice(service, o)).ok_or(None)
+        let foreign = self.metadata.labels.as_ref().is_none_or(|labels| !labels.contains_key(HEADLESS));
+        let (service, mut slice) = SliceObject::of(self).ok_or(None)?;
+        slice.name.foreign = foreign;
+        Ok(Object::Slice(service, slice))
     }
 
     fn name_of(_: Key) -> Option<Name> {
@@ -433,7 +433,7 @@ impl fmt::Display for Name {
             Name::Ingress(key) => write!(f, "ingress/{}/{}", key.namespace, key.name),
             Name::Class(name) => write!(f, "ingressclass/{name}"),
             Name::Service(key) => write!(f, "service/{}/{}", key.namespace, key.name),
-            Name::Slice(service, name) => write!(f, "endpointslice/{}/{name}", service.namespace),
+            Name::Slice(service, name) => write!(f, "endpointslice/{}/{}", service.namespace, name.name),
             Name::Secret(key) => write!(f, "secret/{}/{}", key.namespace, key.name),
             Name::Certificate(ingress, block) => {
                 write!(f, "certificate/{}/{}", ingress.namespace, certificate::name(&ingress.name, *block))

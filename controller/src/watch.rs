@@ -22,7 +22,7 @@ use k8s_openapi::{ClusterResourceScope, NamespaceResourceScope};
 use kube::api::Api;
 use kube::core::{DeserializeGuard, PartialObjectMeta, Status};
 use kube::runtime::watcher::{self, Event, watcher};
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher as _, RandomState};
 use std::panic::AssertUnwindSafe;
 use std::pin::pin;
@@ -37,8 +37,13 @@ const PAGE: u32 = 500;
 const CONFIG_MAP_PAGE: u32 = 100;
 /// Of Secrets, those of Helm releases are not read: they are many and large.
 pub(crate) const SECRETS: &str = "type!=helm.sh/release.v1";
-/// Of EndpointSlices, those of headless Services.
+/// Of EndpointSlices, those that the cluster's own controllers write for headless Services; those of all other Services, which are
+/// by far the most, never come here.
 pub(crate) const HEADLESS: &str = "service.kubernetes.io/headless";
+/// Of EndpointSlices without that label, those that neither of these controllers writes: somebody's own, which can be a
+/// headless Service's. No selector says "one or the other", so they are another list.
+pub(crate) const FOREIGN: &str = "!service.kubernetes.io/headless,endpointslice.kubernetes.io/managed-by \
+                                  notin (endpointslice-controller.k8s.io,endpointslicemirroring-controller.k8s.io)";
 const FIRST_RETRY: Duration = Duration::from_millis(200);
 /// A server that is back after a long outage is seen within this.
 const LAST_RETRY: Duration = Duration::from_secs(5);
@@ -49,13 +54,18 @@ const ABSENT_RETRY: Duration = Duration::from_secs(5);
 /// Errors further apart than this are two interruptions.
 const APART: Duration = Duration::from_secs(60);
 
-/// One list to read: a kind, in one namespace or in all.
+/// One list to read: a kind, in one namespace or in all, or what a selector takes of it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Part {
     pub kind: Kind,
     /// `None`: the whole cluster
     pub namespace: Option<Arc<str>>,
+    /// Label selector; `None`: every object
+    pub labels: Option<Arc<str>>,
 }
+
+/// Objects that do not decode, by the part that they are in.
+type Unreadable = Arc<Mutex<HashMap<Part, HashSet<Key>>>>;
 
 /// Starts a watch for each kind (and namespace, where only some are to be read); returns the parts
 /// whose first list is needed. Dropping `tasks` stops them. Without `gateway_api` nothing of the Gateway API is read;
@@ -74,7 +84,10 @@ pub(crate) fn start(
     begin.namespaced::<Ingress>(config(), false);
     begin.namespaced::<Service>(config(), false);
     begin.namespaced::<Secret>(config().fields(SECRETS), false);
-    begin.namespaced::<EndpointSlice>(config().labels(HEADLESS), true);
+    let unreadable = Unreadable::default();
+    for labels in [HEADLESS, FOREIGN] {
+        begin.namespaced_with::<EndpointSlice>(&config().labels(labels), true, &unreadable);
+    }
     // roles in some namespaces cannot allow kinds that have none
     begin.cluster::<IngressClass>(config(), !all);
     if all {
@@ -124,21 +137,22 @@ impl Begin<'_> {
     where
         K: Watched<Scope = NamespaceResourceScope>,
     {
-        let unreadable = Arc::default();
+        self.namespaced_with::<K>(&config, optional, &Unreadable::default());
+    }
+
+    fn namespaced_with<K>(&mut self, config: &watcher::Config, optional: bool, unreadable: &Unreadable)
+    where
+        K: Watched<Scope = NamespaceResourceScope>,
+    {
         if self.namespaces.is_empty() {
-            self.spawn(
-                Api::<DeserializeGuard<K>>::all(self.client.clone()),
-                config,
-                None,
-                optional,
-                unreadable,
-            );
+            let api = Api::<DeserializeGuard<K>>::all(self.client.clone());
+            self.spawn(api, config.clone(), None, optional, Arc::clone(unreadable));
             return;
         }
         for namespace in self.namespaces {
             let api = Api::<DeserializeGuard<K>>::namespaced(self.client.clone(), namespace);
             let namespace = Some(namespace.as_str().into());
-            self.spawn(api, config.clone(), namespace, optional, Arc::clone(&unreadable));
+            self.spawn(api, config.clone(), namespace, optional, Arc::clone(unreadable));
         }
     }
 
@@ -153,9 +167,10 @@ impl Begin<'_> {
         config: watcher::Config,
         namespace: Option<Arc<str>>,
         optional: bool,
-        unreadable: Arc<Mutex<HashSet<Key>>>,
+        unreadable: Unreadable,
     ) {
-        let part = Part { kind: K::KIND, namespace };
+        let labels = config.label_selector.as_deref().map(Into::into);
+        let part = Part { kind: K::KIND, namespace, labels };
         self.parts.insert(part.clone());
         let watch = Watch {
             part,
@@ -193,7 +208,7 @@ pub(crate) struct Watch {
     /// Whether the start may go on when RBAC refuses it.
     pub optional: bool,
     /// Objects of this kind that do not decode now, of all parts.
-    pub unreadable: Arc<Mutex<HashSet<Key>>>,
+    pub unreadable: Unreadable,
     pub updates: mpsc::Sender<Update>,
     pub metrics: Metrics,
 }
@@ -299,8 +314,8 @@ impl Watch {
             Err(Unread::Broken(key, error)) => {
                 warn_unreadable::<K>(&key, &error);
                 let mut broken = self.unreadable.lock().unwrap_or_else(PoisonError::into_inner);
-                broken.insert(key);
-                self.count(broken.len());
+                broken.entry(self.part.clone()).or_default().insert(key);
+                self.count(&broken);
                 None
             }
         }
@@ -319,14 +334,17 @@ impl Watch {
                 return (None, jitter(REFUSED_RETRY));
             }
             let (group, plural) = (K::group(&()), K::plural(&()));
-            tracing::error!(
-                kind = %self.part.kind,
-                namespace = self.part.namespace.as_deref(),
-                error = %status.message,
-                "not allowed to read {plural}: {} the role needs the rule \
-                 apiGroups [\"{group}\"], resources [\"{plural}\"], verbs [\"list\", \"watch\"]",
-                if self.optional { "going on without;" } else { "waiting;" }
-            );
+            // RBAC does not look at labels: the kind's other watch says the same
+            if self.part.labels.as_deref() != Some(FOREIGN) {
+                tracing::error!(
+                    kind = %self.part.kind,
+                    namespace = self.part.namespace.as_deref(),
+                    error = %status.message,
+                    "not allowed to read {plural}: {} the role needs the rule \
+                     apiGroups [\"{group}\"], resources [\"{plural}\"], verbs [\"list\", \"watch\"]",
+                    if self.optional { "going on without;" } else { "waiting;" }
+                );
+            }
             let update = self.optional.then(|| Update::Refused(self.part.clone()));
             return (update, jitter(REFUSED_RETRY));
         }
@@ -358,8 +376,8 @@ impl Watch {
 
     fn readable(&self, key: &Key) {
         let mut broken = self.unreadable.lock().unwrap_or_else(PoisonError::into_inner);
-        if broken.remove(key) {
-            self.count(broken.len());
+        if broken.get_mut(&self.part).is_some_and(|keys| keys.remove(key)) {
+            self.count(&broken);
         }
     }
 
@@ -368,16 +386,13 @@ impl Watch {
         if broken.is_empty() && fresh.is_empty() {
             return;
         }
-        match &self.part.namespace {
-            Some(namespace) => broken.retain(|key| key.namespace != *namespace),
-            None => broken.clear(),
-        }
-        broken.extend(fresh);
-        self.count(broken.len());
+        broken.insert(self.part.clone(), fresh);
+        self.count(&broken);
     }
 
-    fn count(&self, broken: usize) {
-        self.metrics.in_error(self.part.kind.as_str(), "Undecodable", broken);
+    fn count(&self, broken: &HashMap<Part, HashSet<Key>>) {
+        let all = broken.values().map(HashSet::len).sum();
+        self.metrics.in_error(self.part.kind.as_str(), "Undecodable", all);
     }
 }
 

@@ -2,7 +2,7 @@
 
 mod cluster_scene;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use cluster_scene::{
@@ -453,6 +453,45 @@ async fn loopback_backends_are_never_dialled_by_default() {
     let before = web.accepts();
     assert_eq!(answer_of(&guarded, host, "/").await, "502");
     assert_eq!(web.accepts(), before);
+}
+
+/// An API server takes no slice with a loopback address. So their ports have a wrong name: the Warning shows that one was read.
+#[tokio::test]
+async fn slices_are_read_of_headless_services_and_where_no_controller_wrote_them() {
+    let (cluster, dns) = (shared().await, DnsServer::start().await);
+    let kubeconfig = account(cluster, "routes-slices").await;
+    let managed = ("endpointslice.kubernetes.io/managed-by", "endpointslice-controller.k8s.io");
+    let objects = |name: &str, labels: &[(&str, &str)]| {
+        let own = ("kubernetes.io/service-name", name);
+        let labels: BTreeMap<_, _> = labels.iter().copied().chain([own]).collect();
+        let slice = json!({
+            "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
+            "metadata": {"namespace": "slices", "name": name, "labels": labels},
+            "addressType": "IPv4", "ports": [{"name": "other", "port": 8080}],
+            "endpoints": [{"addresses": ["192.0.2.1"]}],
+        });
+        let service = json!({
+            "apiVersion": "v1", "kind": "Service", "metadata": {"namespace": "slices", "name": name},
+            "spec": {"clusterIP": "None", "ports": [{"name": "http", "port": 80}]},
+        });
+        let ingress =
+            Ingress::new("slices", name).prefix(&format!("{name}.slices.example.com"), "/", name, "http");
+        join([service.to_string(), slice.to_string(), ingress.yaml()])
+    };
+    let usual = objects("usual", &[managed]);
+    let headless = objects("headless", &[managed, ("service.kubernetes.io/headless", "")]);
+    cluster.apply(&join([namespace("slices"), usual, headless])).await;
+    let _product = serve(&kubeconfig, &dns, &[]).await;
+    warned(cluster, "slices", "headless", &["EndpointSlices", "no TCP port"]).await;
+    cluster.apply(&objects("by-hand", &[])).await;
+    warned(cluster, "slices", "by-hand", &["EndpointSlices", "no TCP port"]).await;
+    cluster.apply(&objects("of-another", &[(managed.0, "another-controller.example.com")])).await;
+    warned(cluster, "slices", "of-another", &["EndpointSlices", "no TCP port"]).await;
+    assert_eq!(
+        events_on(cluster, "slices", "usual").await,
+        [],
+        "those of usual Services are many, and not read"
+    );
 }
 
 #[tokio::test]

@@ -3,7 +3,7 @@
 mod common;
 
 use std::collections::BTreeMap;
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use common::{Ingress, NAMESPACE, serve_with, service, service_in, service_object, slice};
@@ -379,6 +379,41 @@ async fn scripts_of_listed_origins_are_let_in() {
             ask(&product, &format!("GET / HTTP/1.1\r\nHost: a.example.com\r\nOrigin: {origin}")).await;
         assert_eq!(answer.status, 200);
         assert_eq!(answer.header("access-control-allow-origin").is_some(), allowed, "{origin}");
+    }
+}
+
+#[tokio::test]
+async fn gateways_with_addresses_of_their_own_serve_their_own_routes() {
+    let asking = json!({
+        "gatewayClassName": "tak-os", "listeners": http(),
+        "addresses": [{"type": "IPAddress", "value": "127.0.0.2"}],
+    });
+    let everything = |gateway: &str, service: &str| json!({"parentRefs": [{"name": gateway}], "rules": [{"backendRefs": to(service)}]});
+    let (one, two, three) = tokio::join!(Origin::echo(), Origin::echo(), Origin::echo());
+    let (one, two, three) = (one.named("one"), two.named("two"), three.named("three"));
+    let objects = [
+        service("one", &[one.addr()]),
+        service("two", &[two.addr()]),
+        service("three", &[three.addr()]),
+        object("Gateway", "asking", asking),
+        object("HTTPRoute", "first", everything("gw", "one")),
+        object("HTTPRoute", "second", everything("asking", "two")),
+        Ingress::new("own").prefix("own.example.com", "/", "three").yaml(),
+    ];
+    let documents = objects.into_iter().chain(gateway(http()));
+    let flags = ["--bind-address=0.0.0.0", "--gateway-addresses=127.0.0.2,127.0.0.3"];
+    let product = serve_with(documents, &flags).await;
+    let at = |address: &str| SocketAddr::new(address.parse().unwrap(), product.http().port());
+    assert_eq!(client::get(at("127.0.0.2"), "a.example.com", "/").await.origin(), "two");
+    assert_eq!(client::get(at("127.0.0.3"), "a.example.com", "/").await.origin(), "one");
+    assert_eq!(
+        client::get(at("127.0.0.1"), "a.example.com", "/").await.status,
+        404,
+        "an address of no Gateway"
+    );
+    // Ingresses are at home at every address.
+    for address in ["127.0.0.1", "127.0.0.2", "127.0.0.3"] {
+        assert_eq!(client::get(at(address), "own.example.com", "/").await.origin(), "three", "{address}");
     }
 }
 

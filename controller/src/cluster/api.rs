@@ -2,7 +2,7 @@
 
 use super::{
     ClassObject, IngressObject, Key, MAX_SECRET_VALUE, Path, PathBackend, PathType, PortObject, PortRef,
-    Rule, SecretObject, ServiceObject, SliceObject, Tls,
+    Rule, SecretObject, ServiceObject, SliceName, SliceObject, Tls,
 };
 use crate::annotations;
 use k8s_openapi::api::core::v1::{LoadBalancerIngress, Secret, Service, ServiceSpec};
@@ -208,7 +208,7 @@ impl SliceObject {
             endpoint.conditions.as_ref().and_then(|conditions| conditions.ready).unwrap_or(true)
         });
         let slice = Self {
-            name,
+            name: SliceName { name, foreign: false },
             ports: ports
                 .filter_map(|port| {
                     let number = u16::try_from(port.port?).ok().filter(|number| *number != 0)?;

@@ -7,7 +7,8 @@ use super::backend_tls::ConfigMapObject;
 use super::certificate::CertificateObject;
 use super::gateway::{GatewayApi, GatewayApiObject, NamespaceObject};
 use super::{
-    ClassObject, Cluster, Dirty, IngressObject, Key, Pool, SecretObject, ServiceObject, SliceObject,
+    ClassObject, Cluster, Dirty, IngressObject, Key, Pool, SecretObject, ServiceObject, SliceName,
+    SliceObject,
 };
 use ingress_core::Kind;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -102,7 +103,7 @@ impl Cluster {
     /// Takes in an EndpointSlice of a Service, also when it was another Service's before.
     pub fn apply_slice(&mut self, mut service: Key, object: SliceObject, dirty: &mut Dirty) {
         share(&mut self.names, &mut service);
-        let key = Key { namespace: service.namespace.clone(), name: object.name.clone() };
+        let key = (service.namespace.clone(), object.name.clone());
         if self.slice_owners.get(&key).is_some_and(|owner| *owner != service) {
             self.forget_slice(&key, dirty);
         }
@@ -116,20 +117,17 @@ impl Cluster {
     }
 
     /// Takes out an EndpointSlice.
-    pub fn remove_slice(&mut self, service: &Key, name: &Arc<str>, dirty: &mut Dirty) {
-        self.forget_slice(&Key { namespace: service.namespace.clone(), name: name.clone() }, dirty);
+    pub fn remove_slice(&mut self, service: &Key, name: &SliceName, dirty: &mut Dirty) {
+        self.forget_slice(&(service.namespace.clone(), name.clone()), dirty);
     }
 
     /// Takes a whole list, each with its Service, for all EndpointSlices that there are.
     pub fn replace_slices(&mut self, objects: Vec<(Key, SliceObject)>, dirty: &mut Dirty) {
-        let mut fresh: HashMap<Key, BTreeMap<Arc<str>, Arc<SliceObject>>> = HashMap::new();
+        let mut fresh: HashMap<Key, BTreeMap<SliceName, Arc<SliceObject>>> = HashMap::new();
         let mut owners = HashMap::with_capacity(objects.len());
         for (mut service, object) in objects {
             share(&mut self.names, &mut service);
-            owners.insert(
-                Key { namespace: service.namespace.clone(), name: object.name.clone() },
-                service.clone(),
-            );
+            owners.insert((service.namespace.clone(), object.name.clone()), service.clone());
             let known = self.slices.get(&service).and_then(|slices| slices.get(&object.name));
             let object = known.filter(|old| ***old == object).cloned().unwrap_or_else(|| Arc::new(object));
             fresh.entry(service).or_default().insert(object.name.clone(), object);
@@ -287,10 +285,10 @@ impl Cluster {
         }
     }
 
-    fn forget_slice(&mut self, key: &Key, dirty: &mut Dirty) {
+    fn forget_slice(&mut self, key: &(Arc<str>, SliceName), dirty: &mut Dirty) {
         let Some(service) = self.slice_owners.remove(key) else { return };
         if let Some(slices) = self.slices.get_mut(&service) {
-            slices.remove(&key.name);
+            slices.remove(&key.1);
             if slices.is_empty() {
                 self.slices.remove(&service);
             }

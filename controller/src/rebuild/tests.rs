@@ -140,7 +140,7 @@ impl Bench {
 }
 
 fn part(kind: Kind) -> Part {
-    Part { kind, namespace: None }
+    Part { kind, namespace: None, labels: None }
 }
 
 fn list(kind: Kind, objects: Vec<Object>) -> Update {

@@ -10,7 +10,7 @@ use super::secret::Certificates;
 use crate::cluster::gateway::{FromNamespaces, GROUP, GatewayObject, ListenerSpec};
 use crate::cluster::{Cluster, Key};
 use crate::finding::{Finding, Findings, Reason, quoted};
-use crate::status::conditions::Condition;
+use crate::status::{self, conditions::Condition};
 use ingress_core::{CertifiedKey, HostPattern, Kind, Scope};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
@@ -173,11 +173,11 @@ impl Gateways {
             selects: false,
             selects_sets: false,
         };
+        let own = own_addresses(&ours, &settings.gateway_addresses);
         let mut all: BTreeMap<_, _> =
-            ours.iter().enumerate().map(|(at, g)| (g.meta.key.clone(), look.gateway(g, at))).collect();
+            ours.iter().zip(&own).map(|(g, own)| (g.meta.key.clone(), look.gateway(g, *own))).collect();
         // behind all Gateways: what somebody adds to one takes no port from another
-        let addresses: HashMap<&Key, _> =
-            ours.iter().enumerate().map(|(at, g)| (&g.meta.key, look.own_address(at))).collect();
+        let addresses: HashMap<&Key, _> = ours.iter().map(|g| &g.meta.key).zip(own).collect();
         let mut sets: Vec<_> = cluster.listener_sets.values().collect();
         sets.sort_by_key(|set| (set.meta.created, &set.meta.key));
         let mut of_ours = BTreeMap::new();
@@ -241,6 +241,34 @@ impl Listener {
     }
 }
 
+/// The address of each of these Gateways, oldest first: the one that it asks for, else the one that its status tells already, so
+/// that no other Gateway's coming or going moves it, else the one that the fewest have.
+fn own_addresses(ours: &[&Arc<GatewayObject>], there_are: &[IpAddr]) -> Vec<Option<IpAddr>> {
+    if there_are.is_empty() {
+        return vec![None; ours.len()];
+    }
+    let mut own: Vec<_> = ours
+        .iter()
+        .map(|gateway| {
+            let asked = gateway.spec.addresses.iter().filter_map(|address| address.value.parse().ok());
+            let told = status::addresses(&gateway.meta);
+            asked.chain(told).find(|address| there_are.contains(address))
+        })
+        .collect();
+    let mut taken: HashMap<IpAddr, usize> = HashMap::new();
+    for address in own.iter().flatten() {
+        *taken.entry(*address).or_default() += 1;
+    }
+    for address in own.iter_mut().filter(|own| own.is_none()) {
+        let free = there_are.iter().min_by_key(|address| taken.get(address).copied().unwrap_or_default());
+        if let Some(free) = free {
+            *taken.entry(*free).or_default() += 1;
+        }
+        *address = free.copied();
+    }
+    own
+}
+
 /// What is known while Gateways are looked at.
 pub(super) struct Look<'a> {
     pub cluster: &'a Cluster,
@@ -248,8 +276,8 @@ pub(super) struct Look<'a> {
     certificates: &'a mut Certificates,
     settings: &'a Settings,
     now: i64,
-    /// Whether a port speaks TLS, by who came first.
-    ports: HashMap<u16, bool>,
+    /// Whether a port (of an address) speaks TLS, by who came first.
+    ports: HashMap<Scope, bool>,
     /// Hosts that listeners of a Gateway and its sets have, by port.
     hosts: HashMap<Key, BTreeMap<u16, BTreeSet<HostPattern>>>,
     secrets: BTreeSet<Key>,
@@ -281,10 +309,9 @@ struct Steps {
 }
 
 impl Look<'_> {
-    fn gateway(&mut self, object: &GatewayObject, at: usize) -> Gateway {
+    fn gateway(&mut self, object: &GatewayObject, address: Option<IpAddr>) -> Gateway {
         let mut findings = Findings::default();
         let refused = self.refused(object, &mut findings);
-        let address = self.own_address(at);
         let key = &object.meta.key;
         let specs = &object.spec.listeners;
         let own =
@@ -370,11 +397,6 @@ impl Look<'_> {
         None
     }
 
-    fn own_address(&self, at: usize) -> Option<IpAddr> {
-        let own = &self.settings.gateway_addresses;
-        (!own.is_empty()).then(|| own[at % own.len()])
-    }
-
     fn addresses(&self, own: Option<IpAddr>) -> Box<[(&'static str, Box<str>)]> {
         let typed = |value: &str| {
             let kind = if value.parse::<IpAddr>().is_ok() { "IPAddress" } else { "Hostname" };
@@ -406,7 +428,7 @@ impl Look<'_> {
         if let Err(message) = supported_mode(spec) {
             findings.add(Reason::ListenerNotAccepted, field(".tls.mode"), message.clone());
             steps.accepted = Err(("UnsupportedValue", message));
-        } else if let Err((reason, message)) = self.port(owner.gateway, spec, tls) {
+        } else if let Err((reason, message)) = self.port(owner, spec, tls) {
             if reason == "ProtocolConflict" {
                 steps.conflict(reason, field(".port"), message, findings);
             } else {
@@ -459,10 +481,15 @@ impl Look<'_> {
     }
 
     /// Whether the port may be listened to with this protocol.
-    fn port(&mut self, gateway: &Key, spec: &ListenerSpec, tls: bool) -> Result<(), (&'static str, String)> {
+    fn port(
+        &mut self,
+        owner: Owner<'_>,
+        spec: &ListenerSpec,
+        tls: bool,
+    ) -> Result<(), (&'static str, String)> {
         if kinds_of(&spec.protocol).is_empty() {
             let used = u16::try_from(spec.port).is_ok_and(|port| {
-                self.hosts.get(gateway).is_some_and(|of_gateway| of_gateway.contains_key(&port))
+                self.hosts.get(owner.gateway).is_some_and(|of_gateway| of_gateway.contains_key(&port))
             });
             if used && &*spec.protocol == "TCP" {
                 let message = format!("port {} is in use for another protocol than TCP", spec.port);
@@ -488,7 +515,7 @@ impl Look<'_> {
             );
             return Err(("PortUnavailable", message));
         };
-        if *self.ports.entry(port).or_insert(tls) != tls {
+        if *self.ports.entry(Scope { address: owner.address, port }).or_insert(tls) != tls {
             let other = if tls { "HTTP" } else { "TLS" };
             let message = format!("port {port} is in use for {other}");
             return Err(("ProtocolConflict", message));

@@ -135,10 +135,13 @@ impl GatewayApi {
         let Pass { cluster, dirty, settings, .. } = pass;
         let (namespace, name) = &settings.publish_service;
         let published = Key::new(namespace.as_str(), name.as_str());
+        // a Gateway keeps the address that its status tells
+        let retold = || dirty.versions.iter().any(|(kind, _)| *kind == Kind::Gateway);
         let everything = pass.everything || dirty.gateways;
         let asked = everything
             || dirty.listener_sets
             || (self.gateways.selects_sets && !dirty.namespaces.is_empty())
+            || (!settings.gateway_addresses.is_empty() && retold())
             || dirty.services.contains(&published)
             || dirty.secrets.iter().any(|secret| self.gateways.secrets.contains(secret));
         if !asked {
@@ -316,7 +319,9 @@ impl GatewayApi {
                         Condition::new("Accepted", false, "InvalidParameters", message)
                     }
                 };
-                Some(status::class(&class.meta, accepted, pass.now))
+                let Settings { gateway_listener_ports: ports, gateway_addresses: own, .. } = pass.settings;
+                let features = status::features(ports, !own.is_empty());
+                Some(status::class(&class.meta, accepted, &features, pass.now))
             }
             Kind::Gateway => {
                 let (object, gateway) = (cluster.gateways.get(&key)?, self.gateways.all.get(&key)?);

@@ -2,7 +2,7 @@ use super::*;
 use crate::cluster::certificate::{CertificateObject, CertificateSpec, IssuerRef};
 use crate::cluster::{
     Annotations, ClassObject, Path, PathBackend, PathType, PortObject, PortRef, Rule, SecretObject,
-    ServiceObject, SliceObject, Tls,
+    ServiceObject, SliceName, SliceObject, Tls,
 };
 use crate::finding::Reason;
 use crate::write::{Change, Target};
@@ -158,7 +158,7 @@ fn random_service(rng: &mut Lcg) -> ServiceObject {
 
 fn random_slice(rng: &mut Lcg) -> (Key, SliceObject) {
     let slice = SliceObject {
-        name: format!("slice-{}", rng.next(3)).into(),
+        name: SliceName { name: format!("slice-{}", rng.next(3)).into(), foreign: rng.one_in(2) },
         ports: [("http".into(), 8080)].into(),
         addresses: (0..rng.next(3)).map(|i| format!("10.0.0.{i}").parse().unwrap()).collect(),
     };

@@ -10,7 +10,8 @@ fn ingress(namespace: &str, name: &str, version: &str) -> Object {
 }
 
 fn list(namespace: Option<&str>, objects: Vec<Object>) -> Update {
-    Update::List { part: Part { kind: Kind::Ingress, namespace: namespace.map(Into::into) }, objects }
+    let part = Part { kind: Kind::Ingress, namespace: namespace.map(Into::into), labels: None };
+    Update::List { part, objects }
 }
 
 fn names(keys: impl Iterator<Item = Key>) -> Vec<String> {
@@ -38,6 +39,42 @@ fn a_namespaces_list_leaves_the_others_alone() {
     list(Some("a"), vec![ingress("a", "y", "2")]).apply(&mut cluster, &mut dirty);
     assert_eq!(names(cluster.ingresses.keys().cloned()), ["a/y", "b/x"]);
     assert_eq!(names(dirty.ingresses.into_iter()), ["a/x", "a/y"]);
+}
+
+fn slice(name: &str, address: &str, headless: bool) -> Object {
+    let label = if headless { HEADLESS } else { "app" };
+    let slice: EndpointSlice = serde_json::from_value(serde_json::json!({
+        "metadata": { "namespace": "a", "name": name, "labels": { "kubernetes.io/service-name": "web", label: "" } },
+        "addressType": "IPv4", "ports": [{ "port": 80 }], "endpoints": [{ "addresses": [address] }]
+    }))
+    .unwrap();
+    slice.reduce().unwrap_or_else(|_| unreachable!())
+}
+
+#[test]
+fn lists_of_two_selectors_leave_each_other_alone() {
+    let (mut cluster, mut dirty) = (Cluster::default(), Dirty::default());
+    let mut tell = |update: Update| {
+        update.apply(&mut cluster, &mut dirty);
+        let slices = cluster.slices.values().flat_map(|slices| slices.values());
+        let mut known: Vec<_> = slices.map(|s| format!("{}={}", s.name.name, s.addresses[0])).collect();
+        known.sort();
+        known.join(" ")
+    };
+    let list = |labels: &str, namespace: Option<&str>, objects: Vec<Object>| {
+        let (namespace, labels) = (namespace.map(Into::into), Some(labels.into()));
+        Update::List { part: Part { kind: Kind::EndpointSlice, namespace, labels }, objects }
+    };
+    let (x, y) = (slice("x", "10.0.0.1", true), slice("y", "10.0.0.2", false));
+    assert_eq!(tell(list(HEADLESS, None, vec![x.clone()])), "x=10.0.0.1");
+    assert_eq!(tell(list(FOREIGN, None, vec![y.clone()])), "x=10.0.0.1 y=10.0.0.2");
+    assert_eq!(tell(list(HEADLESS, None, vec![])), "y=10.0.0.2");
+    assert_eq!(tell(list(FOREIGN, Some("b"), vec![])), "y=10.0.0.2", "another namespace");
+    // it gets the label: the list that it enters tells first, then the one that it leaves
+    assert_eq!(tell(Update::Apply(slice("y", "10.0.0.3", true))), "y=10.0.0.2 y=10.0.0.3");
+    assert_eq!(tell(Update::Remove(y.name())), "y=10.0.0.3");
+    assert_eq!(tell(list(FOREIGN, Some("a"), vec![])), "y=10.0.0.3");
+    assert_eq!(tell(list(HEADLESS, Some("a"), vec![])), "");
 }
 
 #[test]

@@ -35,7 +35,7 @@ fn failure(code: u16) -> watcher::Error {
 fn watch(optional: bool) -> (Watch, mpsc::Receiver<Update>, Registry) {
     let (metrics, registry) = metrics();
     let (updates, receiver) = mpsc::channel(64);
-    let part = Part { kind: Kind::Ingress, namespace: None };
+    let part = Part { kind: Kind::Ingress, namespace: None, labels: None };
     (Watch { part, optional, unreadable: Arc::default(), updates, metrics }, receiver, registry)
 }
 
@@ -224,9 +224,9 @@ async fn against_an_api_pages_are_joined_and_a_watch_that_is_too_old_lists_anew(
     let (sender, mut receiver) = mpsc::channel(64);
     let mut tasks = JoinSet::new();
     let parts = start(&client, &[], None, false, &sender, &metrics, &mut tasks);
-    assert_eq!(parts.len(), 6);
+    assert_eq!(parts.len(), 7);
     let (mut said, mut others) = (Vec::new(), HashSet::new());
-    while said.len() < 3 || others.len() < 5 {
+    while said.len() < 3 || others.len() < 6 {
         match receiver.recv().await.unwrap() {
             Update::List { part, .. } if part.kind != Kind::Ingress => drop(others.insert(part)),
             update => said.push(words(update)),
@@ -241,7 +241,10 @@ async fn against_an_api_pages_are_joined_and_a_watch_that_is_too_old_lists_anew(
         "{queries}"
     );
     assert!(has(&["/api/v1/secrets?", "fieldSelector=type%21%3Dhelm.sh%2Frelease.v1"]), "{queries}");
-    assert!(has(&["/endpointslices?", "labelSelector=service.kubernetes.io%2Fheadless"]), "{queries}");
+    assert!(has(&["/endpointslices?", "labelSelector=service.kubernetes.io%2Fheadless&"]), "{queries}");
+    let foreign =
+        "labelSelector=%21service.kubernetes.io%2Fheadless%2Cendpointslice.kubernetes.io%2Fmanaged-by+notin+";
+    assert!(has(&["/endpointslices?", foreign]), "{queries}");
     assert!(has(&["/api/v1/namespaces?"]) && has(&["/ingressclasses?"]) && has(&["/services?"]), "{queries}");
 }
 
@@ -253,8 +256,8 @@ async fn limited_to_namespaces_nothing_cluster_wide_is_needed() {
     let (sender, mut receiver) = mpsc::channel(64);
     let mut tasks = JoinSet::new();
     let parts = start(&client, &["one".into(), "two".into()], None, false, &sender, &metrics, &mut tasks);
-    assert_eq!(parts.len(), 9);
-    for _ in 0..7 {
+    assert_eq!(parts.len(), 11);
+    for _ in 0..9 {
         receiver.recv().await.unwrap();
     }
     let queries = queries.lock().unwrap().clone();

@@ -15,7 +15,7 @@ fn service(name: &str, version: &str, port: u16) -> ServiceObject {
 
 fn slice(name: &str, ip: &str) -> SliceObject {
     SliceObject {
-        name: name.into(),
+        name: SliceName { name: name.into(), foreign: false },
         ports: [("".into(), 80)].into(),
         addresses: [ip.parse().unwrap()].into(),
     }
@@ -63,7 +63,7 @@ fn slices_follow_their_service() {
     let list = || vec![(b.clone(), slice("s1", "10.0.0.1")), (b.clone(), slice("s2", "10.0.0.2"))];
     assert_eq!(dirty(|d| cluster.replace_slices(list(), d)), ["ns/b"]);
     assert!(dirty(|d| cluster.replace_slices(list(), d)).is_empty());
-    assert_eq!(dirty(|d| cluster.remove_slice(&b, &"s1".into(), d)), ["ns/b"]);
+    assert_eq!(dirty(|d| cluster.remove_slice(&b, &slice("s1", "10.0.0.1").name, d)), ["ns/b"]);
     assert_eq!(dirty(|d| cluster.replace_slices(vec![], d)), ["ns/b"]);
     assert!(cluster.slices.is_empty() && cluster.slice_owners.is_empty());
 }

@@ -8,7 +8,7 @@ fn names(text: &str) -> Vec<String> {
             Ok(Parsed::Ingress(o)) => format!("ingress {}", o.key),
             Ok(Parsed::Class(o)) => format!("class {}", o.name),
             Ok(Parsed::Service(o)) => format!("service {}", o.key),
-            Ok(Parsed::Slice(service, o)) => format!("slice {} of {service}", o.name),
+            Ok(Parsed::Slice(service, o)) => format!("slice {} of {service}", o.name.name),
             Ok(Parsed::Certificate(ingress, o)) => format!("certificate {} of {ingress}", o.block),
             Ok(Parsed::Secret(o)) => format!("secret {}", o.key),
             Ok(Parsed::Namespace(o)) => format!("namespace {}", o.name),

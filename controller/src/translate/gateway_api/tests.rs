@@ -42,7 +42,11 @@ struct Bench {
 }
 
 fn bench(documents: &[&str]) -> Bench {
-    let settings = Settings { publish_addresses: vec!["192.0.2.1".into()], ..Settings::default() };
+    bench_of(Settings::default(), documents)
+}
+
+fn bench_of(settings: Settings, documents: &[&str]) -> Bench {
+    let settings = Settings { publish_addresses: vec!["192.0.2.1".into()], ..settings };
     let mut translator = Translator::with_clock(settings, || 1_000);
     let cluster = Cluster::default();
     let last = translator.translate(&cluster, &Dirty::default());
@@ -601,5 +605,53 @@ spec:
     assert_eq!(route.backend.protocol, ingress_core::BackendProtocol::Grpc);
 }
 
+#[test]
+fn each_gateway_has_an_address_and_keeps_it() {
+    let addresses = ["192.0.2.1", "192.0.2.2", "192.0.2.3"].map(|a| a.parse().unwrap());
+    let mut bench = bench_of(Settings { gateway_addresses: addresses.into(), ..Settings::default() }, &[]);
+    let gateway = |name: &str, created: u32, asked: &str, status: Value| {
+        let metadata = json!({
+            "name": name, "namespace": "infra", "generation": 1, "resourceVersion": status.to_string(),
+            "creationTimestamp": format!("2026-01-01T00:00:{created:02}Z"),
+        });
+        let addresses = Vec::from_iter((!asked.is_empty()).then(|| json!({ "value": asked })));
+        let listeners = json!([{ "name": "http", "port": 80, "protocol": "HTTP" }]);
+        let spec = json!({ "gatewayClassName": "tak-os", "addresses": addresses, "listeners": listeners });
+        let api = "gateway.networking.k8s.io/v1";
+        json!({ "apiVersion": api, "kind": "Gateway", "metadata": metadata, "spec": spec, "status": status })
+            .to_string()
+    };
+    let of = |bench: &Bench, name: &str| {
+        bench.statuses[&format!("Gateway/{name}")]["addresses"][0]["value"].as_str().unwrap().to_owned()
+    };
+    let all = |bench: &Bench| ["a", "b", "c"].map(|name| of(bench, name)[8..].to_owned());
+    // gw of the base, without a time, is the oldest
+    for (name, created) in [("a", 1), ("b", 2), ("c", 3)] {
+        bench.add(&gateway(name, created, "", Value::Null));
+    }
+    assert_eq!(of(&bench, "gw"), "192.0.2.1");
+    assert_eq!(all(&bench), ["2", "3", "1"], "the fourth shares with the first");
+    // who asks has it, and who is told stays although an older one is gone
+    for (name, created) in [("a", 1), ("b", 2), ("c", 3)] {
+        let status = bench.statuses[&format!("Gateway/{name}")].clone();
+        bench.add(&gateway(name, created, "", status));
+    }
+    bench.remove(Kind::Gateway, "infra", "gw");
+    bench.add(&gateway("d", 0, "192.0.2.2", Value::Null));
+    assert_eq!((all(&bench), of(&bench, "d")), (["2", "3", "1"].map(String::from), "192.0.2.2".into()));
+    bench.remove(Kind::Gateway, "infra", "a");
+    bench.add(&gateway("e", 9, "", Value::Null));
+    assert_eq!(of(&bench, "e"), "192.0.2.1", "each has one other by now");
+    // what another Pod wrote counts, else the Pods would serve it at two addresses
+    bench.add(&gateway("e", 9, "", json!({ "addresses": [{ "type": "IPAddress", "value": "192.0.2.3" }] })));
+    let write = bench.last.writes.iter().find(|write| &*write.target.name == "e").unwrap();
+    assert!(
+        matches!(&write.change, Change::Status { status, .. } if status["addresses"].is_null()),
+        "{write:?}"
+    );
+    bench.add(&gateway("b", 2, "192.0.2.9", Value::Null));
+    let (status, reason) = bench.condition("Gateway/b", "", "Programmed").unwrap();
+    assert_eq!((&*status, &*reason), ("False", "AddressNotUsable"));
+}
 mod listener_sets;
 mod tls_routes;
