@@ -3,12 +3,12 @@
 mod cluster_scene;
 
 use std::net::IpAddr;
-use std::process::Command;
 use std::time::Duration;
 
+use cluster_scene::gateway::{GROUP, api, class, definitions, gateway, pod_account, writes};
 use cluster_scene::{
-    HOME, Ingress, SOON, account, backend, becomes_within, grant_in, in_force, join, namespace, reaches,
-    reaches_within, requests_of, serve, service, service_name,
+    Ingress, SOON, backend, becomes_within, join, namespace, reaches, reaches_within, requests_of, serve,
+    service, service_name,
 };
 use ingress_e2e::client;
 use ingress_e2e::cluster::Cluster;
@@ -19,56 +19,13 @@ use ingress_e2e::pki::{Ca, KeyKind};
 use ingress_e2e::product::Product;
 use kube::Api;
 use kube::api::{DynamicObject, Patch, PatchParams};
-use kube::core::{ApiResource, GroupVersionKind};
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
-const GROUP: &str = "gateway.networking.k8s.io";
-const MODULE: &str = "sigs.k8s.io/gateway-api@v1.6.3";
-const CONTROLLER: &str = "tak-os.org/gateway-controller";
 /// Kinds that are installed while the product runs are found within this.
 const FOUND: Duration = Duration::from_secs(20);
 /// A leader that is gone is followed within this.
 const SUCCESSION: Duration = Duration::from_secs(40);
-
-/// The kinds of the standard channel, as the Gateway API publishes them.
-fn definitions() -> String {
-    let output = Command::new("go").args(["mod", "download", "-json", MODULE]).current_dir("/").output();
-    let output = output.expect("`go` runs: the Gateway API's kinds come with its Go module");
-    let found: Value = serde_json::from_slice(&output.stdout).expect("go tells where the module is");
-    let dir = found["Dir"].as_str().unwrap_or_else(|| panic!("{found}"));
-    let kinds = [
-        "gatewayclasses",
-        "gateways",
-        "listenersets",
-        "httproutes",
-        "grpcroutes",
-        "tlsroutes",
-        "referencegrants",
-        "backendtlspolicies",
-    ];
-    let files = kinds.map(|kind| {
-        let file = format!("{dir}/config/crd/standard/gateway.networking.k8s.io_{kind}.yaml");
-        std::fs::read_to_string(&file).unwrap_or_else(|e| panic!("{file}: {e}"))
-    });
-    join(files)
-}
-
-fn class() -> String {
-    json!({
-        "apiVersion": format!("{GROUP}/v1"), "kind": "GatewayClass", "metadata": {"name": "tak-os"},
-        "spec": {"controllerName": CONTROLLER},
-    })
-    .to_string()
-}
-
-fn gateway(namespace: &str, listeners: Value) -> String {
-    json!({
-        "apiVersion": format!("{GROUP}/v1"), "kind": "Gateway", "metadata": {"namespace": namespace, "name": "gw"},
-        "spec": {"gatewayClassName": "tak-os", "listeners": listeners},
-    })
-    .to_string()
-}
 
 fn route(namespace: &str, name: &str, host: &str, path: &str, port: u16) -> String {
     json!({
@@ -83,16 +40,6 @@ fn route(namespace: &str, name: &str, host: &str, path: &str, port: u16) -> Stri
         },
     })
     .to_string()
-}
-
-async fn api(cluster: &Cluster, namespace: &str, kind: &str, plural: &str) -> Api<DynamicObject> {
-    let resource = ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(GROUP, "v1", kind), plural);
-    let client = cluster.admin().await;
-    if namespace.is_empty() {
-        Api::all_with(client, &resource)
-    } else {
-        Api::namespaced_with(client, namespace, &resource)
-    }
 }
 
 /// The condition's status and reason, and the generation that it speaks of.
@@ -121,25 +68,6 @@ async fn shows(
 
 fn is(condition: Option<(String, String, i64)>, status: &str, reason: &str) -> bool {
     condition.is_some_and(|(s, r, _)| s == status && r == reason)
-}
-
-/// Writes of statuses by these accounts so far.
-fn writes(cluster: &Cluster, accounts: &[&str]) -> usize {
-    let all = accounts.iter().flat_map(|account| requests_of(cluster, account));
-    all.filter(|r| matches!(r.verb.as_str(), "patch" | "update" | "create") && r.what.ends_with("/status"))
-        .count()
-}
-
-/// An account that may do what the shipped roles say, the Lease included.
-async fn pod_account(cluster: &Cluster, name: &str) -> std::path::PathBuf {
-    let kubeconfig = account(cluster, name).await;
-    let lease = json!({
-        "apiGroups": ["coordination.k8s.io"], "resources": ["leases"],
-        "verbs": ["get", "create", "update", "patch"],
-    });
-    grant_in(cluster, HOME, name, std::slice::from_ref(&lease)).await;
-    in_force(cluster, &kubeconfig, &lease, Some(HOME)).await;
-    kubeconfig
 }
 
 async fn pod(cluster: &Cluster, dns: &DnsServer, name: &str) -> Product {

@@ -4,6 +4,7 @@
 //! Tests that share a control plane keep apart by namespace and host.
 #![allow(dead_code, unused_imports)] // each test program uses a part of it
 
+pub mod gateway;
 mod load;
 mod relay;
 
