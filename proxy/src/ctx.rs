@@ -2,12 +2,12 @@
 
 use crate::Shared;
 use crate::buffer::{Held, Reserved};
+use crate::clock::Clock;
 use crate::edge::Conn;
 use crate::mirror::Copies;
 use crate::policy::auth::Identity;
 use crate::policy::rate_limit::InFlight;
 use crate::respond::Rejection;
-use crate::stream::Clock;
 use crate::streams::Stream;
 use crate::upstream::{MAX_TRIES, MOST_TRIES};
 use crate::via::Via;

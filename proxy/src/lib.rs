@@ -1,9 +1,11 @@
 //! The data plane: Pingora hooks over the model of `ingress_core`. Knows nothing of Kubernetes.
 //!
-//! Pingora types stay in the hook files (`service`, `edge`, `headers`, `respond`, `stream`, `tls`, `upstream`).
+//! Pingora types stay in the hook files (`service`, `edge`, `headers`, `respond`, `client_stream`, `tls`, `upstream`).
 
 pub mod access_log;
 mod buffer;
+mod client_stream;
+mod clock;
 mod ctx;
 pub mod dial;
 mod edge;
@@ -32,7 +34,6 @@ mod respond;
 mod select;
 mod service;
 mod stall;
-mod stream;
 mod streams;
 mod strict;
 mod tls;

@@ -3,6 +3,7 @@
 
 use crate::access_log::Record;
 use crate::buffer::Held;
+use crate::client_stream::ClientStream;
 use crate::ctx::RequestCtx;
 use crate::edge::Conn;
 use crate::framing::{Body, Chunks};
@@ -13,7 +14,6 @@ use crate::policy::auth::{self, Identity};
 use crate::policy::{self, Asked, Verdict};
 use crate::respond::{self, Rejection, Reply};
 use crate::select::{self, Selected};
-use crate::stream::ClientStream;
 use crate::streams::{Full, SMALL};
 use crate::strict::{Facts, check_target};
 use crate::upstream::{self, MAX_TRIES};
@@ -56,7 +56,7 @@ impl Gateway {
             }
         }
         session.set_read_timeout(config.client_read_timeout);
-        // HTTP/1 clients are watched where their bytes are written (`edge.rs`): the engine's own timer
+        // HTTP/1 clients are watched where their bytes are written (`edge/stream.rs`): the engine's own timer
         // sees no progress within one piece.
         let http2 = session.as_downstream().as_http1().is_none();
         session.set_write_timeout(config.client_write_timeout.filter(|_| http2));

@@ -1,8 +1,9 @@
 use super::*;
 use ingress_core::route::RuleIndex;
 use ingress_core::{
-    CertStore, CertifiedKey, HostMap, HostPattern, Kind, Listener, PathMatch, ResourceRef, RouteTable, Scope,
-    ServicePort, Slot, TlsMode, VirtualHost,
+    Access, Actions, Backend, BackendProtocol, CertStore, CertifiedKey, Filter, HostMap, HostPattern, Kind,
+    Listener, PathMatch, Policy, Redirect, ResourceRef, RouteTable, Scope, ServicePort, Slot, TlsMode,
+    VirtualHost,
 };
 use rustls_pki_types::PrivateKeyDer;
 use std::sync::Arc;
