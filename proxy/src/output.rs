@@ -33,27 +33,37 @@ impl Drop for Owing {
     }
 }
 
-/// The end of a response that the engine has written and the client has not taken.
+/// Bytes that were taken for a client, in order.
 #[derive(Default)]
-pub struct Output {
+pub struct Kept {
     bytes: Vec<u8>,
     at: usize,
-    owing: Option<Owing>,
 }
 
-impl Output {
-    /// Nothing is owed.
-    pub fn is_empty(&self) -> bool {
-        self.owing.is_none()
+impl Kept {
+    /// Those that the client has not got.
+    pub fn rest(&self) -> &[u8] {
+        self.bytes.get(self.at..).unwrap_or_default()
     }
 
-    /// Takes bytes in, behind those that are there. `owing` makes the claim if there is none.
-    pub fn take(&mut self, bytes: &[u8], owing: impl FnOnce() -> Owing) {
-        self.owing.get_or_insert_with(owing);
+    /// Some of them, but not all, are the client's already.
+    pub fn is_under_way(&self) -> bool {
+        self.at > 0
+    }
+
+    /// Takes bytes in, behind those that are there.
+    pub fn take(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// Ready once the client has all of it, or will never have it.
+    /// Makes room for so many, if nothing is there yet.
+    pub fn expect(&mut self, bytes: usize) {
+        if self.bytes.capacity() == 0 {
+            self.bytes.reserve_exact(bytes);
+        }
+    }
+
+    /// Ready once the client has all of it, or will never have it; then it is gone.
     pub fn poll_write(
         &mut self,
         cx: &mut Context<'_>,
@@ -62,7 +72,7 @@ impl Output {
         limit: Option<Duration>,
     ) -> Poll<io::Result<()>> {
         let ended = loop {
-            let rest = self.bytes.get(self.at..).unwrap_or_default();
+            let rest = self.rest();
             let step = if rest.is_empty() {
                 Pin::new(&mut *stream).poll_flush(cx).map_ok(|()| 0)
             } else {
@@ -81,6 +91,39 @@ impl Output {
         };
         stall.progress();
         *self = Self::default();
+        Poll::Ready(ended)
+    }
+}
+
+/// The end of a response that the engine has written and the client has not taken.
+#[derive(Default)]
+pub struct Output {
+    kept: Kept,
+    owing: Option<Owing>,
+}
+
+impl Output {
+    /// Nothing is owed.
+    pub fn is_empty(&self) -> bool {
+        self.owing.is_none()
+    }
+
+    /// Takes bytes in, behind those that are there. `owing` makes the claim if there is none.
+    pub fn take(&mut self, bytes: &[u8], owing: impl FnOnce() -> Owing) {
+        self.owing.get_or_insert_with(owing);
+        self.kept.take(bytes);
+    }
+
+    /// Ready once the client has all of it, or will never have it.
+    pub fn poll_write(
+        &mut self,
+        cx: &mut Context<'_>,
+        stream: &mut Stream,
+        stall: &mut Stall,
+        limit: Option<Duration>,
+    ) -> Poll<io::Result<()>> {
+        let ended = ready!(self.kept.poll_write(cx, stream, stall, limit));
+        self.owing = None;
         Poll::Ready(ended)
     }
 }

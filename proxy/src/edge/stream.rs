@@ -2,7 +2,7 @@
 
 use super::conn::{Conn, local};
 use crate::frames::Frames;
-use crate::output::{Output, Owing};
+use crate::output::{Kept, Output, Owing};
 use crate::places::Place;
 use crate::preface::{Opening, PREFACE};
 use crate::respond::canned;
@@ -35,6 +35,11 @@ const BEFORE_ENGINE: Duration = Duration::from_millis(100);
 /// How long a client that was refused is still listened to.
 const LINGER: Duration = Duration::from_secs(1);
 
+/// How much an HTTP/2 connection gathers: what one record of TLS can hold.
+const GATHER: usize = 16 << 10;
+/// Room for that at first.
+const GATHER_FIRST: usize = 4 << 10;
+
 const FAR: Duration = Duration::from_secs(86_400);
 
 /// The clock of a request head that did not come in one piece; heads that do never touch it.
@@ -64,6 +69,10 @@ pub(crate) struct EdgeStream {
     /// That of a plain connection; with TLS the handshake holds it (`tls.rs`).
     pub(super) place: Option<Place>,
     output: Output,
+    /// What an HTTP/2 connection has to send; it goes out together.
+    gathered: Kept,
+    /// The engine believes that it was sent.
+    due: bool,
     stall: Stall,
 }
 
@@ -100,6 +109,8 @@ impl EdgeStream {
             over: false,
             place: None,
             output: Output::default(),
+            gathered: Kept::default(),
+            due: false,
             stall: Stall::default(),
         })
     }
@@ -361,6 +372,12 @@ impl EdgeStream {
             }
             return Poll::Ready(Ok(()));
         }
+        if self.due
+            && let Poll::Ready(Err(error)) = self.poll_gathered(cx)
+        {
+            self.over = true;
+            return Poll::Ready(Err(error));
+        }
         let before = buf.filled().len();
         let read = match Pin::new(&mut self.inner).poll_read(cx, buf) {
             Poll::Pending => ready!(self.conn.pending(cx)),
@@ -377,6 +394,36 @@ impl EdgeStream {
             _ => self.clock = None,
         }
         Poll::Ready(Ok(()))
+    }
+
+    /// Takes what an HTTP/2 connection has to send. The engine sends each frame by itself; what its streams
+    /// have ready at the same time goes out as one record and one system call here.
+    fn poll_gather(&mut self, cx: &mut Context<'_>, bufs: &[io::IoSlice<'_>]) -> Poll<io::Result<usize>> {
+        if self.gathered.is_under_way() || self.gathered.rest().len() >= GATHER {
+            ready!(self.poll_gathered(cx))?;
+        }
+        self.gathered.expect(GATHER_FIRST);
+        let mut taken = 0;
+        for buf in bufs {
+            let part = &buf[..buf.len().min(GATHER - self.gathered.rest().len())];
+            self.gathered.take(part);
+            taken += part.len();
+            if part.len() < buf.len() {
+                break;
+            }
+        }
+        Poll::Ready(Ok(taken))
+    }
+
+    /// Sends what was gathered.
+    fn poll_gathered(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let limit = self.shared.config.client_write_timeout;
+        let step = self.gathered.poll_write(cx, &mut self.inner, &mut self.stall, limit);
+        if step.is_pending() {
+            return self.conn.pending(cx);
+        }
+        self.due = false;
+        step
     }
 
     /// Ready once client and backend have both been silent for too long.
@@ -402,6 +449,12 @@ impl EdgeStream {
         if let Some(frames) = self.frames.as_ref().filter(|f| idle && !f.owes()) {
             let goaway = frames.goaway();
             let mut cx = Context::from_waker(Waker::noop());
+            let rest = self.gathered.rest();
+            if !rest.is_empty()
+                && !matches!(Pin::new(&mut self.inner).poll_write(&mut cx, rest), Poll::Ready(Ok(n)) if n == rest.len())
+            {
+                return;
+            }
             let _ = Pin::new(&mut self.inner).poll_write(&mut cx, &goaway);
             let _ = Pin::new(&mut self.inner).poll_flush(&mut cx);
         }
@@ -448,6 +501,9 @@ impl EdgeStream {
 
 impl AsyncWrite for EdgeStream {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        if self.frames.is_some() {
+            return self.poll_gather(cx, &[io::IoSlice::new(buf)]);
+        }
         if !self.conn.reading_head.load(Ordering::Relaxed) {
             // A head was read, or the engine would not answer: its clock is not needed any more.
             self.clock = None;
@@ -478,6 +534,14 @@ impl AsyncWrite for EdgeStream {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.frames.is_some() && !self.gathered.rest().is_empty() {
+            if !self.due {
+                // Whoever is ready to add something has its turn before the next read sends it.
+                self.due = true;
+                cx.waker().wake_by_ref();
+            }
+            return Poll::Ready(Ok(()));
+        }
         match self.poll_owed(cx) {
             Poll::Pending if self.keeps() => return Poll::Ready(Ok(())),
             other => ready!(other)?,
@@ -493,6 +557,9 @@ impl AsyncWrite for EdgeStream {
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.over = true;
         ready!(self.poll_owed(cx))?;
+        if !self.gathered.rest().is_empty() {
+            ready!(self.poll_gathered(cx))?;
+        }
         let step = Pin::new(&mut self.inner).poll_shutdown(cx);
         self.poll_taken(cx, step)
     }
@@ -502,6 +569,9 @@ impl AsyncWrite for EdgeStream {
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        if self.frames.is_some() {
+            return self.poll_gather(cx, bufs);
+        }
         if self.conn.reading_head.load(Ordering::Relaxed) || self.keeps() || !self.output.is_empty() {
             let first = bufs.iter().find(|b| !b.is_empty()).map_or(&[][..], |b| &**b);
             return self.poll_write(cx, first);
@@ -511,7 +581,7 @@ impl AsyncWrite for EdgeStream {
     }
 
     fn is_write_vectored(&self) -> bool {
-        self.inner.is_write_vectored()
+        self.frames.is_some() || self.inner.is_write_vectored()
     }
 }
 
@@ -525,6 +595,9 @@ impl fmt::Debug for EdgeStream {
 impl Shutdown for EdgeStream {
     async fn shutdown(&mut self) {
         let _ = poll_fn(|cx| self.poll_owed(cx)).await;
+        if !self.gathered.rest().is_empty() {
+            let _ = poll_fn(|cx| self.poll_gathered(cx)).await;
+        }
         Shutdown::shutdown(&mut *self.inner).await;
     }
 }
@@ -568,3 +641,6 @@ impl GetSocketDigest for EdgeStream {
 
 #[async_trait]
 impl Peek for EdgeStream {}
+
+#[cfg(test)]
+mod tests;
