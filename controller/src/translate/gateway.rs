@@ -157,6 +157,7 @@ impl Gateways {
         certificates: &mut Certificates,
         settings: &Settings,
         now: i64,
+        before: &Self,
     ) -> Self {
         let mut ours: Vec<_> =
             cluster.gateways.values().filter(|g| is_ours(cluster, &g.spec.gateway_class_name)).collect();
@@ -173,7 +174,7 @@ impl Gateways {
             selects: false,
             selects_sets: false,
         };
-        let own = own_addresses(&ours, &settings.gateway_addresses);
+        let own = own_addresses(&ours, &settings.gateway_addresses, before);
         let mut all: BTreeMap<_, _> =
             ours.iter().zip(&own).map(|(g, own)| (g.meta.key.clone(), look.gateway(g, *own))).collect();
         // behind all Gateways: what somebody adds to one takes no port from another
@@ -242,8 +243,13 @@ impl Listener {
 }
 
 /// The address of each of these Gateways, oldest first: the one that it asks for, else the one that its status tells already, so
-/// that no other Gateway's coming or going moves it, else the one that the fewest have.
-fn own_addresses(ours: &[&Arc<GatewayObject>], there_are: &[IpAddr]) -> Vec<Option<IpAddr>> {
+/// that no other Gateway's coming or going moves it, else the one that it had `before` (of what was written the API may not have
+/// told yet), else the one that the fewest have.
+fn own_addresses(
+    ours: &[&Arc<GatewayObject>],
+    there_are: &[IpAddr],
+    before: &Gateways,
+) -> Vec<Option<IpAddr>> {
     if there_are.is_empty() {
         return vec![None; ours.len()];
     }
@@ -252,7 +258,9 @@ fn own_addresses(ours: &[&Arc<GatewayObject>], there_are: &[IpAddr]) -> Vec<Opti
         .map(|gateway| {
             let asked = gateway.spec.addresses.iter().filter_map(|address| address.value.parse().ok());
             let told = status::addresses(&gateway.meta);
-            asked.chain(told).find(|address| there_are.contains(address))
+            let had = before.all.get(&gateway.meta.key).into_iter().flat_map(|known| &known.addresses);
+            let had = had.filter_map(|(_, address)| address.parse().ok());
+            asked.chain(told).chain(had).find(|address| there_are.contains(address))
         })
         .collect();
     let mut taken: HashMap<IpAddr, usize> = HashMap::new();

@@ -148,7 +148,14 @@ impl GatewayApi {
             return Renewed::Nothing;
         }
         self.grants = Grants::of(cluster);
-        let fresh = Gateways::read(cluster, &self.grants, &mut shared.certificates, settings, pass.now);
+        let fresh = Gateways::read(
+            cluster,
+            &self.grants,
+            &mut shared.certificates,
+            settings,
+            pass.now,
+            &self.gateways,
+        );
         let before = std::mem::replace(&mut self.gateways, fresh);
         let fresh = &self.gateways;
         let mut changed = BTreeSet::new();

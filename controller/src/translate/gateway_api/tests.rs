@@ -631,6 +631,9 @@ fn each_gateway_has_an_address_and_keeps_it() {
     }
     assert_eq!(of(&bench, "gw"), "192.0.2.1");
     assert_eq!(all(&bench), ["2", "3", "1"], "the fourth shares with the first");
+    bench.add(&gateway("f", 0, "", Value::Null));
+    assert_eq!(all(&bench), ["2", "3", "1"], "also before the API has told what was written");
+    bench.remove(Kind::Gateway, "infra", "f");
     // who asks has it, and who is told stays although an older one is gone
     for (name, created) in [("a", 1), ("b", 2), ("c", 3)] {
         let status = bench.statuses[&format!("Gateway/{name}")].clone();
