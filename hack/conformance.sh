@@ -11,6 +11,8 @@
 # BINARY     another program than this checkout's build
 # FEATURES   instead of what the GatewayClass says it supports; `all` for every one
 # CHANNEL    standard (default) or experimental CRDs
+# ADDRESSES  own (default): the Pod is in the network of its node and gives each Gateway one of the node's addresses;
+#            shared: the DaemonSet as it ships, all Gateways at the address of its Service
 # ARGS       further flags of the suite, such as -debug
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -22,12 +24,19 @@ SUITE="conformance: the Gateway API suite"
 
 # Ports of the listeners in the suite's manifests, but those of TCP and UDP routes.
 PORTS=(80 443 8080 8090 8443 6443 7443 8883)
+# The load balancer's, and those of the node that Gateways get; the last one is asked for by the test of addresses of one's choice.
 ADDRESS=10.123.0.200
-PROFILES=GATEWAY-HTTP,GATEWAY-GRPC,GATEWAY-TLS
+OWN=$(printf '10.123.0.%d,' {101..124} | sed 's/,$//') UNUSABLE=10.123.0.99
 out=$CARGO_TARGET_DIR/conformance
 kept=${TMPDIR:-/tmp}/tak-os-ingress-conformance
 
-test='' crds=()
+test='' crds=() profiles=()
+case ${ADDRESSES:=own} in
+  own) form=(--host-network) usual=() ;;
+  # ADR 13
+  shared) form=() usual=(fail=HTTPRouteMultipleGateways skip=GatewayStaticAddresses) ;;
+  *) echo "conformance: ADDRESSES=$ADDRESSES: own or shared" >&2; exit 2 ;;
+esac
 case ${1:-} in
   '') ;;
   -run) test=${2:?a name: hack/conformance.sh list} ;;
@@ -80,15 +89,25 @@ flags=$("$binary" --help)
 has() { grep -q -e "$1" <<<"$flags"; }
 arguments=()
 has --gateway-listener-ports && arguments+=("--gateway-listener-ports=$(IFS=, && echo "${PORTS[*]}")")
+if [ "$ADDRESSES" = own ]; then
+  arguments+=("--gateway-addresses=$OWN")
+  for own in ${OWN//,/ }; do ip -n "$NETNS" addr replace "$own/32" dev br0; done
+fi
 hack/render.sh "$image" --type=LoadBalancer >"$RUN/rendered.yaml"
-e2e/conformance/ports.py "$RUN/rendered.yaml" "${PORTS[@]}" -- "${arguments[@]}" >"$RUN/product.yaml"
-ns kubectl apply -f default/000-namespace.yaml -f default/010-rbac.yaml -f "$RUN/product.yaml" -f e2e/conformance/class.yaml >/dev/null
+e2e/conformance/ports.py "${form[@]}" "$RUN/rendered.yaml" "${PORTS[@]}" -- "${arguments[@]}" >"$RUN/product.yaml"
+ns kubectl apply -f default/000-namespace.yaml >/dev/null
+# Its Pod Security Standard, restricted, knows no network of the node.
+[ "$ADDRESSES" = shared ] || ns kubectl label namespace tak-os-ingress pod-security.kubernetes.io/enforce=privileged --overwrite >/dev/null
+# What another program said that it supports must not count.
+[ -n "$fresh" ] || ns kubectl delete -f e2e/conformance/class.yaml --ignore-not-found >/dev/null
+ns kubectl apply -f default/010-rbac.yaml -f "$RUN/product.yaml" -f e2e/conformance/class.yaml >/dev/null
 ns kubectl -n tak-os-ingress patch service tak-os-ingress --subresource=status --type=merge \
   -p "{\"status\":{\"loadBalancer\":{\"ingress\":[{\"ip\":\"$ADDRESS\"}]}}}" >/dev/null
 ns kubectl -n tak-os-ingress rollout status daemonset/tak-os-ingress --timeout=180s
 
 mkdir -p "$out"
-call=(-test.run '^TestConformance$' -test.v -test.timeout 40m -gateway-class=tak-os)
+call=(-test.run '^TestConformance$' -test.v -test.timeout 20m -gateway-class=tak-os
+  -usable-address="${OWN##*,}" -unusable-address=$UNUSABLE)
 [ "${KEEP:-}" != 1 ] || call+=(-cleanup-base-resources=false)
 case ${FEATURES:-} in
   '') ;;
@@ -103,9 +122,20 @@ if [ -n "$test" ]; then
     awk '{ said = $0; gsub(/[0-9-]+T[0-9:.]+Z/, "", said); if (!(said in seen)) print; seen[said] = 1; fflush() }'
   exit
 fi
+# A profile asks for all of its core features, claimed or not.
+ns kubectl wait --for=condition=Accepted gatewayclass/tak-os --timeout=60s >/dev/null
+claimed=${FEATURES:-$(ns kubectl get gatewayclass tak-os -o jsonpath='{.status.supportedFeatures[*].name}')}
+for kind in HTTP GRPC TLS; do
+  if [[ ",${claimed// /,}," =~ ,(all|${kind}Route), ]]; then profiles+=("GATEWAY-$kind"); fi
+done
 version=$(sed -n '/^\[workspace.package\]/,/^$/s/^version = "\(.*\)"$/\1/p' Cargo.toml)
 status=0
-ns "$suite/conformance.test" "${call[@]}" -conformance-profiles=$PROFILES -report-output="$out/report.yaml" \
+# Waited for, and not run in front: a signal to this script is heard at once.
+nsenter --net="/run/netns/$NETNS" env KUBECONFIG="$RUN/admin.kubeconfig" PATH="$BIN:$PATH" \
+  "$suite/conformance.test" "${call[@]}" -conformance-profiles="$(IFS=, && echo "${profiles[*]}")" -report-output="$out/report.yaml" \
   -organization=TAK-OS -project=tak-os-ingress -url=https://gitlab.com/tak-os-platform/tak-os-containers/tak-os-ingress \
-  -version="$version" -contact=@tak-os >"$out/log.txt" 2>&1 || status=$?
-e2e/conformance/compare.py e2e/conformance/expected.txt "$out/log.txt" $status
+  -version="$version" -contact=@tak-os >"$out/log.txt" 2>&1 &
+echo $! >"$RUN/pid/conformance.test"
+wait $! || status=$?
+rm -f "$RUN/pid/conformance.test"
+e2e/conformance/compare.py e2e/conformance/expected.txt "$out/log.txt" $status "${usual[@]}"

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""compare.py EXPECTED LOG STATUS: what the suite's log says of each test against what is expected.
+"""compare.py EXPECTED LOG STATUS [fail=NAME | skip=NAME]...: what the suite's log says of each test against what is expected.
 
 A line of EXPECTED is `fail NAME reason` or `skip NAME reason`; a NAME of `skip` may hold * and ?. Every test that is not named
 passes. A test that passes although it is named is as wrong as one that does not although it is not: the list tells the truth.
@@ -19,6 +19,8 @@ for number, line in enumerate(open(expected_file), 1):
         patterns.append(parts[1])
     else:
         expected[parts[1]] = parts[0]
+
+expected.update(reversed(more.split("=")) for more in sys.argv[4:])
 
 log = open(log_file, errors="replace").read()
 results = dict(

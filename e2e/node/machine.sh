@@ -30,20 +30,36 @@ machine_binary() {
 
 # machine_begin FOLDER NAMESPACE: RUN and NETNS of a cluster that ends with the script. With KEEP=1 it stays for the next run.
 machine_begin() {
+  machine_sweep
   RUN=$1 NETNS=$2
   export RUN NETNS
   mkdir -p "$RUN/images"
+  [ "${KEEP:-}" = 1 ] || echo "$$ $NETNS" >"$RUN/owner"
   trap machine_end EXIT
   trap 'exit 130' INT
   trap 'exit 143' TERM
 }
+# Ends clusters whose script was killed before it could.
+machine_sweep() {
+  local owner pid netns
+  for owner in "${TMPDIR:-/tmp}"/tak-os-ingress-*/owner; do
+    [ -e "$owner" ] || continue
+    read -r pid netns <"$owner"
+    if ! kill -0 "$pid" 2>/dev/null; then
+      RUN=${owner%/owner} NETNS=$netns e2e/node/down.sh
+      rm -rf "${owner%/owner}"
+    fi
+  done
+}
 machine_end() {
   local status=$?
+  kill "$(cat "$RUN/pid/conformance.test" 2>/dev/null)" 2>/dev/null || true
   if [ "${KEEP:-}" = 1 ]; then
     echo "$SUITE: the cluster stays: nsenter --net=/run/netns/$NETNS env KUBECONFIG=$RUN/admin.kubeconfig PATH=$BIN:\$PATH kubectl …" >&2
     exit $status
   fi
   e2e/node/down.sh
+  rm -f "$RUN/owner"
   # On a failure the logs stay.
   if [ $status = 0 ]; then rm -rf "$RUN"; else echo "$SUITE: logs are in $RUN/log" >&2; fi
   exit $status
