@@ -23,6 +23,7 @@ mod keys;
 mod listener_set;
 mod listeners;
 mod path;
+mod rivals;
 mod route;
 mod rules;
 mod secret;

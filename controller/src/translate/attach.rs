@@ -1,6 +1,7 @@
 //! Which listeners a route attaches to, and which hosts it gets there.
 
 use super::gateway::{Gateways, Listener, api_kind};
+use super::rivals::Rivals;
 use crate::cluster::gateway::{GROUP, Meta, ParentRef};
 use crate::cluster::{Cluster, Key};
 use crate::finding::quoted;
@@ -11,6 +12,9 @@ use std::sync::Arc;
 
 /// A Gateway or ListenerSet.
 pub(super) type ParentId = (Kind, Key);
+
+/// A listener: whose it is, and its position there.
+pub(super) type ListenerId = (ParentId, usize);
 
 /// The Gateway or ListenerSet that a reference of a route in this namespace names, whether there is one or not.
 pub(super) fn parent_id(reference: &ParentRef, namespace: &Arc<str>) -> Option<ParentId> {
@@ -31,15 +35,18 @@ pub(super) struct Attached {
     pub parents: Box<[Parent]>,
     /// Where its rules are installed; in order, each once.
     pub places: Box<[Place]>,
-    /// Listeners that count it, by whose they are and position there; in order, each once.
-    pub listeners: Box<[(ParentId, usize)]>,
+    /// Listeners that count it; in order, each once.
+    pub listeners: Box<[ListenerId]>,
+    /// Listeners that would, if a rival did not keep them from it; in order, each once.
+    pub beaten: Box<[ListenerId]>,
 }
 
 /// While parents are looked at.
 #[derive(Default)]
 struct Found {
     places: BTreeSet<Place>,
-    listeners: BTreeSet<(ParentId, usize)>,
+    listeners: BTreeSet<ListenerId>,
+    beaten: BTreeSet<ListenerId>,
 }
 
 /// A parent of ours.
@@ -67,16 +74,18 @@ impl Attached {
         parent_refs: &[ParentRef],
         hosts: &[HostPattern],
         gateways: &Gateways,
+        rivals: &Rivals,
         cluster: &Cluster,
     ) -> Self {
         let mut found = Found::default();
         let mut parents = Vec::new();
+        let beaten = rivals.of(&(kind, meta.key.clone()));
         for (at, reference) in parent_refs.iter().enumerate() {
             let Some(id) = parent_id(reference, &meta.key.namespace) else { continue };
             if gateways.parent(&id).is_none() {
                 continue;
             }
-            let accepted = found.attach(kind, meta, reference, &id, hosts, gateways, cluster);
+            let accepted = found.attach(kind, meta, reference, &id, hosts, gateways, beaten, cluster);
             let accepted = match accepted {
                 Ok(()) => Condition::new("Accepted", true, "Accepted", ""),
                 Err((reason, message)) => Condition::new("Accepted", false, reason, message),
@@ -88,6 +97,7 @@ impl Attached {
             parents: parents.into(),
             places: found.places.into_iter().collect(),
             listeners: found.listeners.into_iter().collect(),
+            beaten: found.beaten.into_iter().collect(),
         }
     }
 }
@@ -102,6 +112,7 @@ impl Found {
         id: &ParentId,
         hosts: &[HostPattern],
         gateways: &Gateways,
+        beaten: Option<&BTreeSet<ListenerId>>,
         cluster: &Cluster,
     ) -> Result<(), (&'static str, String)> {
         let Some((gateway, listeners)) = gateways.parent(id) else { return Ok(()) };
@@ -131,7 +142,7 @@ impl Found {
                 format!("no listener of {parent} lets routes of this kind and namespace attach to it");
             return Err(("NotAllowedByListeners", message));
         }
-        let mut met = false;
+        let (mut met, mut lost) = (false, false);
         for (at, listener) in candidates {
             let both = hosts.iter().filter_map(|host| host.intersection(&listener.hostname));
             let both: Vec<_> =
@@ -139,8 +150,14 @@ impl Found {
             if both.is_empty() {
                 continue;
             }
+            let listener_id = (id.clone(), at);
+            if beaten.is_some_and(|beaten| beaten.contains(&listener_id)) {
+                lost = true;
+                self.beaten.insert(listener_id);
+                continue;
+            }
             met = true;
-            self.listeners.insert((id.clone(), at));
+            self.listeners.insert(listener_id);
             let Some(scope) = listener.scope.filter(|_| listener.serves) else { continue };
             let isolated = both.into_iter().filter(|host| {
                 // what a more specific listener of the Gateway takes is not this one's
@@ -155,6 +172,14 @@ impl Found {
         }
         if met {
             return Ok(());
+        }
+        if lost {
+            let other = api_kind(if kind == Kind::GrpcRoute { Kind::HttpRoute } else { Kind::GrpcRoute });
+            let message = format!(
+                "a listener of {parent} has a hostname for HTTPRoutes or for GRPCRoutes, and one of its hostnames \
+                 is that of {other}s which came first"
+            );
+            return Err(("HostnameConflict", message));
         }
         let message = format!("none of its hostnames is one of a listener of {parent}");
         Err(("NoMatchingListenerHostname", message))

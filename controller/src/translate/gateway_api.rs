@@ -4,13 +4,14 @@
 //! classes and grants are few and change rarely: then every route is looked at anew.
 
 use super::Settings;
-use super::attach::{Attached, ParentId, parent_id};
+use super::attach::{Attached, ListenerId, ParentId, parent_id};
 use super::backend_tls::Policies;
 use super::gateway::{CONTROLLER, Gateways, Listener, api_kind, is_ours};
 use super::grant::Grants;
 use super::ingress::Shared;
 use super::listener_set;
 use super::listeners::{Composed, Ingresses, RouteId, spots};
+use super::rivals::Rivals;
 use super::route::{DeclaredRoute, Reading, View};
 use crate::cluster::gateway::{Meta, ParentRef};
 use crate::cluster::{Cluster, Dirty, Key};
@@ -29,11 +30,12 @@ pub(super) struct GatewayApi {
     grants: Grants,
     gateways: Gateways,
     policies: Policies,
+    rivals: Rivals,
     routes: BTreeMap<RouteId, DeclaredRoute>,
     /// Which routes refer to a Service.
     by_service: HashMap<Key, Vec<RouteId>>,
     /// Routes by listener.
-    attached: HashMap<(ParentId, usize), usize>,
+    attached: HashMap<ListenerId, usize>,
     /// ListenerSets of Gateways that were ours and are gone.
     orphans: BTreeSet<Key>,
     composed: Composed,
@@ -91,8 +93,13 @@ impl GatewayApi {
         touched.extend(moved.policies.iter().map(|key| resource(Kind::BackendTlsPolicy, key)));
         let mut work = self.work(pass, &renewed);
         work.extend(moved.services.iter().filter_map(|s| self.by_service.get(s)).flatten().cloned());
+        let mut asked = BTreeSet::new();
         for id in work {
-            self.renew(pass, shared, &id, &mut spots, &mut touched);
+            self.renew(pass, shared, &id, &mut asked, &mut spots, &mut touched);
+        }
+        // what a route asks for does not depend on what it gets
+        for id in self.rivals.settle(&asked, &self.routes, &self.gateways, pass.cluster) {
+            self.renew(pass, shared, &id, &mut asked, &mut spots, &mut touched);
         }
         if renewed != Renewed::Nothing {
             self.composed.listen(&self.gateways, pass.ingresses, &mut spots);
@@ -225,12 +232,14 @@ impl GatewayApi {
         pass: &Pass<'_>,
         shared: &mut Shared,
         id: &RouteId,
+        asked: &mut BTreeSet<ListenerId>,
         spots: &mut HashSet<super::listeners::Spot>,
         touched: &mut BTreeSet<ResourceRef>,
     ) {
         let old = self.routes.remove(id).unwrap_or_default();
         let reading = Reading {
             gateways: &self.gateways,
+            rivals: &self.rivals,
             grants: &self.grants,
             policies: &self.policies,
             cluster: pass.cluster,
@@ -245,6 +254,11 @@ impl GatewayApi {
         };
         let exists = new.is_some();
         let new = new.unwrap_or_default();
+        if id.0 != Kind::TlsRoute {
+            for attached in [&old.attached, &new.attached] {
+                asked.extend(attached.listeners.iter().chain(&attached.beaten).cloned());
+            }
+        }
         for service in old.services.iter().chain(&new.services) {
             touched.extend(self.policies.of(service).map(|policy| resource(Kind::BackendTlsPolicy, policy)));
         }

@@ -9,6 +9,7 @@ use super::backend_tls::Policies;
 use super::gateway::Gateways;
 use super::grant::Grants;
 use super::ingress::Shared;
+use super::rivals::Rivals;
 use super::rules::{Read, Rules};
 use crate::cluster::gateway::{BackendRef, HttpFilter, HttpRetry, HttpTimeouts, Meta, NamedValue, ParentRef};
 use crate::cluster::{Cluster, Key};
@@ -104,6 +105,7 @@ impl DeclaredRoute {
 /// What rules are read with.
 pub(super) struct Reading<'a> {
     pub gateways: &'a Gateways,
+    pub rivals: &'a Rivals,
     pub grants: &'a Grants,
     pub policies: &'a Policies,
     pub cluster: &'a Cluster,
@@ -150,7 +152,8 @@ impl Reading<'_> {
             }
         }
         let nothing_left = hosts.is_empty() && !hostnames.is_empty();
-        let mut attached = Attached::read(kind, meta, parent_refs, &hosts, self.gateways, self.cluster);
+        let mut attached =
+            Attached::read(kind, meta, parent_refs, &hosts, self.gateways, self.rivals, self.cluster);
         if nothing_left {
             attached.places = Box::default();
         }

@@ -197,6 +197,7 @@ fn what_goes_is_gone_and_leaves_nothing_behind() {
     assert!(bench.last.listeners.is_empty());
     let api = &bench.translator.gateway_api;
     assert!(api.by_service.is_empty() && api.attached.is_empty() && api.composed.is_empty());
+    assert!(api.rivals.is_empty());
 }
 
 #[test]
@@ -657,4 +658,5 @@ fn each_gateway_has_an_address_and_keeps_it() {
     assert_eq!((&*status, &*reason), ("False", "AddressNotUsable"));
 }
 mod listener_sets;
+mod rivals;
 mod tls_routes;
