@@ -454,7 +454,11 @@ impl Look<'_> {
             );
             steps.conflict("HostnameConflict", field(".hostname"), message, findings);
         }
-        let kinds = self.kinds(spec, &mut steps, &field, findings);
+        // of a mode that is not supported no kind of route is
+        let kinds = match supported_mode(spec) {
+            Ok(()) => self.kinds(spec, &mut steps, &field, findings),
+            Err(_) => Box::default(),
+        };
         let mut certificate = None;
         if tls && !passthrough && steps.accepted.is_ok() {
             certificate = self.certificate(owner, spec, &mut steps, &field, findings);

@@ -205,6 +205,9 @@ impl Composed {
             more.extend(below.cloned());
         }
         spots.extend(more);
+        // what becomes of names that nobody takes depends on whether anybody ends TLS there
+        let tls = self.scopes.iter().filter(|(_, port)| port.tls);
+        spots.extend(tls.map(|(scope, _)| (*scope, HostPattern::Any)));
         for spot in spots {
             let Some(port) = self.scopes.get(&spot.0) else {
                 touched.extend(self.lost.remove(&spot).into_iter().flatten().map(|(object, _)| object));
@@ -314,7 +317,17 @@ impl Composed {
         if self.ended.contains_key(spot) {
             return Some(TlsMode::Terminate);
         }
-        self.own_hosts.get(spot).map(|own| self.stand_in_mode(spot, own, declared, ingresses))
+        let own = self.own_hosts.get(spot).map(|own| self.stand_in_mode(spot, own, declared, ingresses));
+        own.or_else(|| {
+            (spot.1 == HostPattern::Any && self.only_passes(spot.0, ingresses))
+                .then_some(TlsMode::Passthrough(None))
+        })
+    }
+
+    /// Whether no TLS ends at this port: names that nobody takes are closed then, for there is no certificate to show.
+    fn only_passes(&self, scope: Scope, ingresses: Ingresses<'_>) -> bool {
+        let ends = self.ended.keys().any(|(ended, _)| *ended == scope);
+        !ends && !(has_ingresses(scope) && !ingresses.routes.is_empty())
     }
 
     /// A passthrough listener's host without routes: what becomes there of connections to others than its Gateway.

@@ -53,8 +53,8 @@ fn connections_for_the_hosts_of_route_and_listener_are_passed_on_and_others_clos
         ("a.example.com", "t"),
         ("b.example.com", "u"),
         ("x.y.example.com", "u"),
-        ("a.org", "end"),
-        ("com", "end"),
+        ("a.org", "close"),
+        ("com", "close"),
     ] {
         assert_eq!(taker(&bench, sni), wanted, "{sni}");
     }
@@ -73,6 +73,24 @@ fn connections_for_the_hosts_of_route_and_listener_are_passed_on_and_others_clos
     let route = bench.last.listeners.get(Scope { address: None, port: 443 }).unwrap();
     let route = route.passthrough("a.example.com").flatten().unwrap().clone();
     assert_eq!((&*route.backend.service.name, route.place().to_string()), ("web", "rules[0]".into()));
+}
+
+#[test]
+fn a_name_that_nobody_takes_ends_here_only_where_tls_ends_at_all() {
+    let mut bench = bench(&[&gateway(PASS), &tls_route("t", 1, "a.example.com")]);
+    let others = |bench: &Bench| ["nobody.org", "a.example.com"].map(|name| taker(bench, name));
+    assert_eq!(others(&bench), ["close", "t"]);
+    // Ingresses have their fallback certificate
+    bench.add(&ingress("i", "2020-01-01T00:00:05Z", "other.example.net"));
+    assert_eq!(others(&bench), ["end", "t"]);
+    bench.remove(Kind::Ingress, "shop", "i");
+    assert_eq!(others(&bench), ["close", "t"]);
+    // and so has a listener, of whichever Gateway
+    let https = "{name: h, port: 443, protocol: HTTPS, hostname: h.example.net, tls: {certificateRefs: [{name: nope}]}}";
+    bench.add(&gateway(https).replace("name: gw", "name: other"));
+    assert_eq!(others(&bench), ["end", "t"]);
+    bench.remove(Kind::Gateway, "infra", "other");
+    assert_eq!(others(&bench), ["close", "t"]);
 }
 
 #[test]
@@ -312,7 +330,8 @@ fn listeners_that_pass_on_share_a_port_with_others_when_their_hosts_differ() {
         let bench = bench(&[&gateway(&spec)]);
         is(bench.of_listener(0, condition), "False", reason);
         let kinds = &bench.statuses["Gateway/gw"]["listeners"][0]["supportedKinds"];
-        assert_eq!(kinds.as_array().unwrap().len(), 1, "{kinds}");
+        let known = usize::from(!spec.contains("Terminate"));
+        assert_eq!(kinds.as_array().unwrap().len(), known, "{kinds}");
     }
 }
 
