@@ -327,7 +327,7 @@ impl Composed {
     /// Whether no TLS ends at this port: names that nobody takes are closed then, for there is no certificate to show.
     fn only_passes(&self, scope: Scope, ingresses: Ingresses<'_>) -> bool {
         let ends = self.ended.keys().any(|(ended, _)| *ended == scope);
-        !ends && !(has_ingresses(scope) && !ingresses.routes.is_empty())
+        !ends && (!has_ingresses(scope) || ingresses.routes.is_empty())
     }
 
     /// A passthrough listener's host without routes: what becomes there of connections to others than its Gateway.
