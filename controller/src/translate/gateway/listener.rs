@@ -1,0 +1,363 @@
+//! One listener of a Gateway or ListenerSet: what it may serve, and why not.
+
+use super::{From, Look, api_kind};
+use crate::cluster::Key;
+use crate::cluster::gateway::{GROUP, ListenerSpec};
+use crate::finding::{Findings, Reason, quoted};
+use crate::status::conditions::Condition;
+use crate::translate::grant::Kinded;
+use ingress_core::{CertifiedKey, HostPattern, Kind, Scope};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+/// One of its listeners.
+#[derive(PartialEq, Eq)]
+pub(in crate::translate) struct Listener {
+    pub name: Box<str>,
+    pub port: i32,
+    pub tls: bool,
+    /// Connections are not ended here but passed on.
+    pub passthrough: bool,
+    pub hostname: HostPattern,
+    /// Kinds of routes that may attach.
+    pub kinds: Box<[Kind]>,
+    pub from: From,
+    /// The port that it has; `None`: it is not accepted.
+    pub scope: Option<Scope>,
+    /// Whether its routes are installed there.
+    pub serves: bool,
+    /// Its certificates, the first one for all handshakes.
+    pub certificate: Option<Arc<CertifiedKey>>,
+    pub conditions: Box<[Condition]>,
+}
+
+/// The kinds of routes that an HTTP or HTTPS listener takes.
+const HTTP_KINDS: [Kind; 2] = [Kind::HttpRoute, Kind::GrpcRoute];
+
+/// The kinds of routes that a TLS listener takes.
+const TLS_KINDS: [Kind; 1] = [Kind::TlsRoute];
+
+/// The kinds of routes that a listener of this protocol takes.
+fn kinds_of(protocol: &str) -> &'static [Kind] {
+    match protocol {
+        "HTTP" | "HTTPS" => &HTTP_KINDS,
+        "TLS" => &TLS_KINDS,
+        _ => &[],
+    }
+}
+
+impl Listener {
+    /// Whether it has the certificate that it needs.
+    pub(in crate::translate) fn has_certificate(&self) -> bool {
+        !self.tls || self.passthrough || self.certificate.is_some()
+    }
+}
+
+/// Whose listeners are looked at.
+#[derive(Clone, Copy)]
+pub(in crate::translate) struct Owner<'a> {
+    /// Gateway or ListenerSet.
+    pub kind: Kind,
+    pub key: &'a Key,
+    /// The Gateway that listens.
+    pub gateway: &'a Key,
+    /// Its own address.
+    pub address: Option<IpAddr>,
+    /// Whether nothing of it is served.
+    pub refused: bool,
+    /// All its listeners.
+    pub specs: &'a [ListenerSpec],
+}
+
+/// What a listener comes to, step by step.
+struct Steps {
+    accepted: Result<(), (&'static str, String)>,
+    resolved: Result<(), (&'static str, String)>,
+    conflicted: Option<(&'static str, String)>,
+}
+
+impl Look<'_> {
+    pub(in crate::translate) fn listener(
+        &mut self,
+        owner: Owner<'_>,
+        spec: &ListenerSpec,
+        i: usize,
+        findings: &mut Findings,
+    ) -> Listener {
+        let field = |rest: &str| format!("spec.listeners[{i}]{rest}");
+        let passthrough = &*spec.protocol == "TLS";
+        let tls = passthrough || &*spec.protocol == "HTTPS";
+        let mut steps = Steps { accepted: Ok(()), resolved: Ok(()), conflicted: None };
+        let hostname = HostPattern::gateway(spec.hostname.as_deref().unwrap_or_default());
+        if let Err(message) = supported_mode(spec) {
+            findings.add(Reason::ListenerNotAccepted, field(".tls.mode"), message.clone());
+            steps.accepted = Err(("UnsupportedValue", message));
+        } else if let Err((reason, message)) = self.port(owner, spec, tls) {
+            if reason == "ProtocolConflict" {
+                steps.conflict(reason, field(".port"), message, findings);
+            } else {
+                findings.add(Reason::ListenerNotAccepted, field(".port"), message.clone());
+                steps.accepted = Err((reason, message));
+            }
+        } else if let Err(problem) = &hostname {
+            let message = format!("{}: {problem}", quoted(spec.hostname.as_deref().unwrap_or_default()));
+            findings.add(Reason::ListenerNotAccepted, field(".hostname"), message.clone());
+            steps.accepted = Err(("UnsupportedValue", message));
+        } else if let Some(other) = twin(owner.specs, i) {
+            let message = format!(
+                "listener {} has the same port and hostname: a connection could go to either, and goes to neither",
+                quoted(&other.name)
+            );
+            steps.conflict("HostnameConflict", field(".hostname"), message, findings);
+        }
+        // of a mode that is not supported no kind of route is
+        let kinds = match supported_mode(spec) {
+            Ok(()) => self.kinds(spec, &mut steps, &field, findings),
+            Err(_) => Box::default(),
+        };
+        let mut certificate = None;
+        if tls && !passthrough && steps.accepted.is_ok() {
+            certificate = self.certificate(owner, spec, &mut steps, &field, findings);
+        }
+        let from = From::read(
+            spec.allowed_routes.as_ref().and_then(|allowed| allowed.namespaces.as_ref()),
+            From::Same,
+        );
+        self.selects |= matches!(from, From::Selected(_));
+        let port = u16::try_from(spec.port).unwrap_or_default();
+        let hostname = hostname.unwrap_or(HostPattern::Any);
+        if steps.accepted.is_ok() && !self.claim(owner.gateway, port, &hostname) {
+            let message = format!("another listener of the Gateway has host {hostname} of port {port}");
+            steps.conflict("HostnameConflict", field(".hostname"), message, findings);
+        }
+        let serves =
+            !owner.refused && steps.accepted.is_ok() && (!tls || passthrough || certificate.is_some());
+        let Owner { address, .. } = owner;
+        Listener {
+            name: spec.name.clone(),
+            port: spec.port,
+            tls,
+            passthrough,
+            hostname,
+            kinds,
+            from,
+            scope: steps.accepted.is_ok().then_some(Scope { address, port }),
+            serves,
+            certificate,
+            conditions: steps.conditions(serves),
+        }
+    }
+
+    /// Whether the port may be listened to with this protocol.
+    fn port(
+        &mut self,
+        owner: Owner<'_>,
+        spec: &ListenerSpec,
+        tls: bool,
+    ) -> Result<(), (&'static str, String)> {
+        if kinds_of(&spec.protocol).is_empty() {
+            let used = u16::try_from(spec.port).is_ok_and(|port| {
+                self.hosts.get(owner.gateway).is_some_and(|of_gateway| of_gateway.contains_key(&port))
+            });
+            if used && &*spec.protocol == "TCP" {
+                let message = format!("port {} is in use for another protocol than TCP", spec.port);
+                return Err(("ProtocolConflict", message));
+            }
+            let message =
+                format!("protocol {} is not supported, HTTP, HTTPS and TLS are", quoted(&spec.protocol));
+            return Err(("UnsupportedProtocol", message));
+        }
+        let ports = &self.settings.gateway_listener_ports;
+        let port = u16::try_from(spec.port).ok().filter(|port| ports.contains(port));
+        let right = match port {
+            Some(80) => !tls,
+            Some(443) => tls,
+            Some(_) => true,
+            None => false,
+        };
+        let Some(port) = port.filter(|_| right) else {
+            let message = format!(
+                "port {} is not open for {}: HTTP is served on port 80, HTTPS and TLS on 443, and each on further \
+                 ports of --gateway-listener-ports",
+                spec.port, &spec.protocol
+            );
+            return Err(("PortUnavailable", message));
+        };
+        if *self.ports.entry(Scope { address: owner.address, port }).or_insert(tls) != tls {
+            let other = if tls { "HTTP" } else { "TLS" };
+            let message = format!("port {port} is in use for {other}");
+            return Err(("ProtocolConflict", message));
+        }
+        Ok(())
+    }
+
+    /// Notes the host that a listener of the Gateway has, unless another one has it already.
+    fn claim(&mut self, gateway: &Key, port: u16, host: &HostPattern) -> bool {
+        let of_gateway = self.hosts.entry(gateway.clone()).or_default();
+        of_gateway.entry(port).or_default().insert(host.clone())
+    }
+
+    fn kinds(
+        &self,
+        spec: &ListenerSpec,
+        steps: &mut Steps,
+        field: &impl Fn(&str) -> String,
+        findings: &mut Findings,
+    ) -> Box<[Kind]> {
+        let supported = kinds_of(&spec.protocol);
+        let named = spec.allowed_routes.as_ref().map(|allowed| &*allowed.kinds).unwrap_or_default();
+        if named.is_empty() {
+            return supported.into();
+        }
+        let mut kinds = Vec::new();
+        for (i, wanted) in named.iter().enumerate() {
+            let known = supported.iter().find(|kind| {
+                api_kind(**kind) == &*wanted.kind && wanted.group.as_deref().is_none_or(|g| g == GROUP)
+            });
+            match known {
+                Some(kind) => kinds.push(*kind),
+                None => {
+                    let names: Vec<_> = supported.iter().map(|kind| api_kind(*kind)).collect();
+                    let message = format!(
+                        "routes of kind {} cannot attach, {} can",
+                        quoted(&wanted.kind),
+                        if names.is_empty() { "none".to_owned() } else { names.join(" and ") }
+                    );
+                    findings.add(
+                        Reason::ListenerNotAccepted,
+                        field(&format!(".allowedRoutes.kinds[{i}]")),
+                        message.clone(),
+                    );
+                    steps.resolved = Err(("InvalidRouteKinds", message));
+                }
+            }
+        }
+        kinds.into()
+    }
+
+    /// The certificate, if every reference is good: with one that is not, no route is served.
+    fn certificate(
+        &mut self,
+        owner: Owner<'_>,
+        spec: &ListenerSpec,
+        steps: &mut Steps,
+        field: &impl Fn(&str) -> String,
+        findings: &mut Findings,
+    ) -> Option<Arc<CertifiedKey>> {
+        let refs = spec.tls.as_ref().map(|tls| &*tls.certificate_refs).unwrap_or_default();
+        let own = &owner.key.namespace;
+        let mut first = None;
+        let mut wrong = |reason, at: Option<usize>, message: String| {
+            let field = match at {
+                Some(j) => field(&format!(".tls.certificateRefs[{j}]")),
+                None => field(".tls"),
+            };
+            findings.add(Reason::ListenerCertificateInvalid, field, message.clone());
+            steps.resolved = Err((reason, message));
+        };
+        if refs.is_empty() {
+            wrong("InvalidCertificateRef", None, "it names no certificate".to_owned());
+        }
+        for (j, reference) in refs.iter().enumerate() {
+            let kind = reference.kind.as_deref().unwrap_or("Secret");
+            if !reference.group.as_deref().unwrap_or_default().is_empty() || kind != "Secret" {
+                let message = format!("a certificate comes from a Secret, not from a {}", quoted(kind));
+                wrong("InvalidCertificateRef", Some(j), message);
+                continue;
+            }
+            let namespace = reference.namespace.as_deref().filter(|n| !n.is_empty()).unwrap_or(own);
+            let key = Key::new(namespace, &*reference.name);
+            let from = Kinded { group: GROUP, kind: api_kind(owner.kind), namespace: own };
+            if !self.grants.permit(from, Kinded { group: "", kind: "Secret", namespace }, &reference.name) {
+                let message = format!("no ReferenceGrant of namespace {namespace} lets it use Secret {key}");
+                wrong("RefNotPermitted", Some(j), message);
+                continue;
+            }
+            self.secrets.insert(key.clone());
+            let read = self.certificates.read(self.cluster, &key, self.now, |reason, message| {
+                if reason != Reason::CertificateExpired {
+                    wrong("InvalidCertificateRef", Some(j), message);
+                }
+            });
+            first = first.or(read);
+        }
+        first.filter(|_| {
+            steps.resolved.as_ref().err().is_none_or(|(reason, _)| *reason == "InvalidRouteKinds")
+        })
+    }
+}
+
+impl Steps {
+    /// Another listener has what this one asks for.
+    fn conflict(&mut self, reason: &'static str, field: String, message: String, findings: &mut Findings) {
+        findings.add(Reason::ListenerConflicted, field, message.clone());
+        self.conflicted = Some((reason, message.clone()));
+        self.accepted = Err((reason, message));
+    }
+
+    fn conditions(self, serves: bool) -> Box<[Condition]> {
+        let of = |kind, result: Result<(), (&'static str, String)>, good| match result {
+            Ok(()) => Condition::new(kind, true, good, ""),
+            Err((reason, message)) => Condition::new(kind, false, reason, message),
+        };
+        let unprogrammed = self.conflicted.as_ref().map_or("Invalid", |(reason, _)| *reason);
+        let conflicted = match self.conflicted {
+            Some((reason, message)) => Condition::new("Conflicted", true, reason, message),
+            None => Condition::new("Conflicted", false, "NoConflicts", ""),
+        };
+        let resolved = self.resolved.is_ok();
+        let programmed = if serves && resolved {
+            Condition::new("Programmed", true, "Programmed", "")
+        } else {
+            Condition::new("Programmed", false, unprogrammed, "the other conditions say why")
+        };
+        [
+            of("Accepted", self.accepted, "Accepted"),
+            of("ResolvedRefs", self.resolved, "ResolvedRefs"),
+            conflicted,
+            programmed,
+        ]
+        .into()
+    }
+}
+
+fn mode(spec: &ListenerSpec) -> &str {
+    spec.tls.as_ref().and_then(|tls| tls.mode.as_deref()).unwrap_or("Terminate")
+}
+
+/// Whether what is to become of TLS is supported for the protocol.
+fn supported_mode(spec: &ListenerSpec) -> Result<(), String> {
+    let wanted = match &*spec.protocol {
+        "HTTPS" => "Terminate",
+        "TLS" => "Passthrough",
+        _ => return Ok(()),
+    };
+    match mode(spec) {
+        mode if mode == wanted => Ok(()),
+        mode => {
+            Err(format!("tls.mode is {}, {wanted} is supported for protocol {}", quoted(mode), spec.protocol))
+        }
+    }
+}
+
+/// Another of these listeners that cannot be told from this one by server names: one of both passes connections on
+/// (Gateway API, "Distinct Listeners").
+fn twin(listeners: &[ListenerSpec], at: usize) -> Option<&ListenerSpec> {
+    let speaks_tls = |listener: &ListenerSpec| {
+        matches!(&*listener.protocol, "HTTPS" | "TLS") && supported_mode(listener).is_ok()
+    };
+    let host =
+        |listener: &ListenerSpec| HostPattern::gateway(listener.hostname.as_deref().unwrap_or_default()).ok();
+    let own = listeners.get(at).filter(|own| speaks_tls(own))?;
+    let mut others = listeners.iter().enumerate().filter(|(i, _)| *i != at).map(|(_, other)| other);
+    others.find(|other| {
+        other.port == own.port
+            && speaks_tls(other)
+            && (&*own.protocol == "TLS" || &*other.protocol == "TLS")
+            && host(other) == host(own)
+    })
+}
+
+pub(in crate::translate) fn is(listener: &Listener, condition: &str) -> bool {
+    listener.conditions.iter().any(|c| c.kind == condition && c.status)
+}
