@@ -191,6 +191,7 @@ fn the_roles_hold_what_is_documented_and_no_more() {
     let read = ["/services", "/secrets", "/namespaces", "/configmaps", "discovery.k8s.io/endpointslices"]
         .map(str::to_owned)
         .into_iter()
+        .chain(["apiextensions.k8s.io/customresourcedefinitions".to_owned()])
         .chain(["ingresses", "ingressclasses"].map(|r| format!("networking.k8s.io/{r}")))
         .chain(
             [

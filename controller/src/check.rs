@@ -335,6 +335,9 @@ fn source(name: &Name) -> ResourceRef {
             let name = crate::cluster::certificate::name(&ingress.name, *block);
             return ResourceRef::new(Kind::Certificate, ingress.namespace.clone(), name);
         }
+        Name::Definition(name) => {
+            return ResourceRef::new(Kind::CustomResourceDefinition, "", Arc::clone(name));
+        }
         Name::Namespace(name) => return ResourceRef::new(Kind::Namespace, "", Arc::clone(name)),
         Name::GatewayApi(kind, key) => (*kind, &key.namespace, &key.name),
     };

@@ -6,6 +6,7 @@ mod api;
 mod apply;
 pub mod backend_tls;
 pub mod certificate;
+pub mod definition;
 pub mod gateway;
 mod locate;
 mod pool;
@@ -20,6 +21,7 @@ pub(crate) use pool::Pool;
 
 use backend_tls::{BackendTlsPolicyObject, ConfigMapObject};
 use certificate::Certificates;
+use definition::DefinitionObject;
 use gateway::{
     GatewayClassObject, GatewayObject, GrantObject, GrpcRouteObject, HttpRouteObject, ListenerSetObject,
     NamespaceObject, TlsRouteObject,
@@ -258,6 +260,8 @@ pub struct Cluster {
     pub certificates: Certificates,
     /// Every Namespace, with its labels.
     pub namespaces: HashMap<Arc<str>, Arc<NamespaceObject>>,
+    /// Every definition of a kind of the Gateway API.
+    pub definitions: HashMap<Arc<str>, Arc<DefinitionObject>>,
     /// Every GatewayClass.
     pub gateway_classes: HashMap<Key, Arc<GatewayClassObject>>,
     /// Every Gateway, of whatever class.
@@ -300,6 +304,8 @@ pub struct Dirty {
     pub issuance: bool,
     /// GatewayClasses, Gateways or ReferenceGrants came, changed or went.
     pub gateways: bool,
+    /// Definitions of the Gateway API's kinds came, changed or went.
+    pub definitions: bool,
     /// ListenerSets came, changed or went.
     pub listener_sets: bool,
     /// HTTPRoutes, GRPCRoutes and TLSRoutes that came, changed or went.

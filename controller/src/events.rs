@@ -227,6 +227,7 @@ fn api_kind(kind: Kind) -> (&'static str, &'static str) {
         Kind::Namespace => ("v1", "Namespace"),
         Kind::Certificate => ("cert-manager.io/v1", "Certificate"),
         Kind::ConfigMap => ("v1", "ConfigMap"),
+        Kind::CustomResourceDefinition => ("apiextensions.k8s.io/v1", "CustomResourceDefinition"),
         Kind::GatewayClass => ("gateway.networking.k8s.io/v1", "GatewayClass"),
         Kind::Gateway => ("gateway.networking.k8s.io/v1", "Gateway"),
         Kind::ListenerSet => ("gateway.networking.k8s.io/v1", "ListenerSet"),

@@ -14,7 +14,7 @@ use std::net::IpAddr;
 
 /// Features of the Gateway API that a GatewayClass says we have, in the order of the alphabet: those whose conformance
 /// tests pass with the flags' defaults. What is left out, and why, is in `docs/gateway.md`.
-pub const FEATURES: [&str; 34] = [
+pub const FEATURES: [&str; 35] = [
     "BackendTLSPolicy",
     "BackendTLSPolicySANValidation",
     "GRPCRoute",
@@ -32,6 +32,7 @@ pub const FEATURES: [&str; 34] = [
     "HTTPRouteBackendRequestHeaderModification",
     "HTTPRouteBackendTimeout",
     "HTTPRouteCORS",
+    "HTTPRouteDestinationPortMatching",
     "HTTPRouteHostRewrite",
     "HTTPRouteMethodMatching",
     "HTTPRouteNamedRouteRule",
@@ -66,25 +67,28 @@ pub(crate) struct ParentStatus<'a> {
     pub conditions: Vec<Condition>,
 }
 
+/// Features whose field, `retry` of a rule, is in the experimental channel's definition of HTTPRoutes alone.
+const RETRIES: [&str; 3] =
+    ["HTTPRouteRetry", "HTTPRouteRetryBackendTimeout", "HTTPRouteRetryConnectionError"];
+
 /// [`FEATURES`], and those that come with flags: port 8080 of `--gateway-listener-ports`, and addresses to choose from
-/// with `--gateway-addresses`.
-pub(crate) fn features(ports: &[u16], addresses: bool) -> Vec<&'static str> {
+/// with `--gateway-addresses`; and retries, where routes can ask for them.
+pub(crate) fn features(ports: &[u16], addresses: bool, retries: bool) -> Vec<&'static str> {
     let mut all = FEATURES.to_vec();
     all.extend(ports.contains(&8080).then_some("GatewayPort8080"));
     all.extend(addresses.then_some("GatewayStaticAddresses"));
+    all.extend(RETRIES.into_iter().filter(|_| retries));
     all.sort_unstable();
     all
 }
 
 /// The status of a GatewayClass of ours.
-pub(crate) fn class(meta: &Meta, accepted: Condition, features: &[&str], now: i64) -> Write {
+pub(crate) fn class(meta: &Meta, conditions: &[Condition], features: &[&str], now: i64) -> Write {
     let current = parsed(meta);
     let features: Vec<Value> = features.iter().map(|name| json!({ "name": name })).collect();
     let mut wanted = Map::new();
-    wanted.insert(
-        "conditions".into(),
-        merged(&current["conditions"], &[accepted], meta.generation, now, false),
-    );
+    wanted
+        .insert("conditions".into(), merged(&current["conditions"], conditions, meta.generation, now, false));
     wanted.insert("supportedFeatures".into(), features.into());
     let ahead = is_ahead(&current["conditions"], meta.generation);
     write(Kind::GatewayClass, meta, if ahead { None } else { difference(&current, wanted) })
@@ -416,10 +420,13 @@ mod tests {
 
     #[test]
     fn a_class_says_what_it_supports_in_order() {
-        let features = features(&[80, 443, 8080], true);
+        let features = features(&[80, 443, 8080], true, false);
         assert!(features.contains(&"GatewayPort8080") && features.contains(&"GatewayStaticAddresses"));
-        assert_eq!(super::features(&[80, 443], false), FEATURES);
-        let write = class(&meta(1, &Value::Null), accepted(), &features, 0);
+        assert_eq!(super::features(&[80, 443], false, false), FEATURES);
+        let with_retries = super::features(&[80, 443], false, true);
+        assert_eq!(with_retries.len(), FEATURES.len() + 3);
+        assert!(RETRIES.iter().all(|name| with_retries.contains(name)));
+        let write = class(&meta(1, &Value::Null), &[accepted()], &features, 0);
         let status = after(json!({}), &write.change);
         let names: Vec<_> = status["supportedFeatures"]
             .as_array()
@@ -428,6 +435,6 @@ mod tests {
             .map(|f| f["name"].as_str().unwrap())
             .collect();
         assert!(names.is_sorted());
-        assert_eq!(class(&meta(1, &status), accepted(), &features, 9).change, Change::Nothing);
+        assert_eq!(class(&meta(1, &status), &[accepted()], &features, 9).change, Change::Nothing);
     }
 }

@@ -13,6 +13,7 @@ mod class;
 mod filter;
 mod gateway;
 mod gateway_api;
+mod gateway_class;
 mod grant;
 mod grpc_route;
 mod host;

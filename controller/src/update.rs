@@ -2,6 +2,7 @@
 
 use crate::cluster::backend_tls::{ConfigMap, ConfigMapObject};
 use crate::cluster::certificate::{self, Certificate, CertificateObject};
+use crate::cluster::definition::{Definition, DefinitionObject};
 use crate::cluster::gateway::{GatewayApi, NamespaceObject, Spec, Wire};
 use crate::cluster::{
     ClassObject, Cluster, Dirty, IngressObject, Key, Parsed, SecretObject, ServiceObject, SliceName,
@@ -29,6 +30,7 @@ pub(crate) fn kinds() -> impl Iterator<Item = Kind> {
         Kind::Certificate,
         Kind::Namespace,
         Kind::ConfigMap,
+        Kind::CustomResourceDefinition,
     ];
     core.into_iter().chain(GatewayApi::KINDS)
 }
@@ -47,6 +49,7 @@ pub(crate) enum Object {
     Certificate(Key, CertificateObject),
     Namespace(NamespaceObject),
     ConfigMap(ConfigMapObject),
+    Definition(DefinitionObject),
     GatewayApi(Box<GatewayApi>),
 }
 
@@ -63,6 +66,7 @@ pub(crate) enum Name {
     Certificate(Key, usize),
     Namespace(Arc<str>),
     ConfigMap(Key),
+    Definition(Arc<str>),
     GatewayApi(Kind, Key),
 }
 
@@ -96,7 +100,7 @@ impl Name {
             Name::GatewayApi(kind, key) => (*kind != Kind::GatewayClass).then_some(&key.namespace),
             // its labels decide for what is in it
             Name::Namespace(name) => Some(name),
-            Name::Class(_) => None,
+            Name::Class(_) | Name::Definition(_) => None,
         }
     }
 }
@@ -112,6 +116,7 @@ impl Object {
             Object::Certificate(ingress, o) => Name::Certificate(ingress.clone(), o.block),
             Object::Namespace(o) => Name::Namespace(o.name.clone()),
             Object::ConfigMap(o) => Name::ConfigMap(o.key.clone()),
+            Object::Definition(o) => Name::Definition(o.name.clone()),
             Object::GatewayApi(o) => Name::GatewayApi(o.kind(), o.meta().key.clone()),
         }
     }
@@ -175,6 +180,7 @@ fn apply(object: Object, cluster: &mut Cluster, dirty: &mut Dirty) {
         Object::Certificate(ingress, o) => cluster.apply_certificate(ingress, o, dirty),
         Object::Namespace(o) => cluster.apply_namespace(o, dirty),
         Object::ConfigMap(o) => cluster.apply_config_map(o, dirty),
+        Object::Definition(o) => cluster.apply_definition(o, dirty),
         Object::GatewayApi(o) => cluster.apply_gateway_api(*o, dirty),
     }
 }
@@ -189,6 +195,7 @@ fn remove(name: &Name, cluster: &mut Cluster, dirty: &mut Dirty) {
         Name::Certificate(ingress, block) => cluster.remove_certificate(ingress, *block, dirty),
         Name::Namespace(name) => cluster.remove_namespace(name, dirty),
         Name::ConfigMap(key) => cluster.remove_config_map(key, dirty),
+        Name::Definition(name) => cluster.remove_definition(name, dirty),
         Name::GatewayApi(kind, key) => cluster.remove_gateway_api(*kind, key, dirty),
     }
 }
@@ -250,6 +257,7 @@ struct Sorted {
     certificates: Vec<(Key, CertificateObject)>,
     namespaces: Vec<NamespaceObject>,
     config_maps: Vec<ConfigMapObject>,
+    definitions: Vec<DefinitionObject>,
     gateway_api: Vec<GatewayApi>,
 }
 
@@ -266,6 +274,7 @@ impl From<Vec<Object>> for Sorted {
                 Object::Certificate(ingress, o) => sorted.certificates.push((ingress, o)),
                 Object::Namespace(o) => sorted.namespaces.push(o),
                 Object::ConfigMap(o) => sorted.config_maps.push(o),
+                Object::Definition(o) => sorted.definitions.push(o),
                 Object::GatewayApi(o) => sorted.gateway_api.push(*o),
             }
         }
@@ -285,6 +294,9 @@ impl Sorted {
             Kind::Certificate => cluster.replace_certificates(take(&mut self.certificates), dirty),
             Kind::Namespace => cluster.replace_namespaces(take(&mut self.namespaces), dirty),
             Kind::ConfigMap => cluster.replace_config_maps(take(&mut self.config_maps), dirty),
+            Kind::CustomResourceDefinition => {
+                cluster.replace_definitions(take(&mut self.definitions), dirty);
+            }
             kind => {
                 let objects = self.gateway_api.extract_if(.., |object| object.kind() == kind).collect();
                 cluster.replace_gateway_api(kind, objects, dirty);
@@ -415,6 +427,18 @@ impl Watched for ConfigMap {
     }
 }
 
+impl Watched for Definition {
+    const KIND: Kind = Kind::CustomResourceDefinition;
+
+    fn reduce(self) -> Result<Object, Option<Name>> {
+        DefinitionObject::of(self).map(Object::Definition).map_err(|name| Some(Name::Definition(name)))
+    }
+
+    fn name_of(key: Key) -> Option<Name> {
+        Some(Name::Definition(key.name))
+    }
+}
+
 impl<S: Spec> Watched for Wire<S> {
     const KIND: Kind = S::OURS;
 
@@ -439,6 +463,7 @@ impl fmt::Display for Name {
                 write!(f, "certificate/{}/{}", ingress.namespace, certificate::name(&ingress.name, *block))
             }
             Name::Namespace(name) => write!(f, "namespace/{name}"),
+            Name::Definition(name) => write!(f, "customresourcedefinition/{name}"),
             Name::ConfigMap(key) => write!(f, "configmap/{}/{}", key.namespace, key.name),
             Name::GatewayApi(Kind::GatewayClass, key) => write!(f, "gatewayclass/{}", key.name),
             Name::GatewayApi(kind, key) => write!(f, "{kind}/{}/{}", key.namespace, key.name),

@@ -18,6 +18,7 @@ use ingress_core::Kind;
 use k8s_openapi::api::core::v1::{Namespace, Secret, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::api::networking::v1::{Ingress, IngressClass};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use k8s_openapi::{ClusterResourceScope, NamespaceResourceScope};
 use kube::api::Api;
 use kube::core::{DeserializeGuard, PartialObjectMeta, Status};
@@ -91,7 +92,7 @@ pub(crate) fn start(
     // roles in some namespaces cannot allow kinds that have none
     begin.cluster::<IngressClass>(config(), !all);
     if all {
-        begin.cluster::<PartialObjectMeta<Namespace>>(config(), true);
+        begin.metadata::<Namespace>(config());
     }
     if certificates {
         // nothing that serves waits for these
@@ -100,6 +101,7 @@ pub(crate) fn start(
         begin.parts = needed;
     }
     if let Some(config_maps) = gateway_api {
+        begin.metadata::<CustomResourceDefinition>(config());
         begin.cluster::<Wire<GatewayClassSpec>>(config(), true);
         begin.namespaced::<Wire<GatewaySpec>>(config(), true);
         begin.namespaced::<Wire<ListenerSetSpec>>(config(), true);
@@ -161,6 +163,17 @@ impl Begin<'_> {
         self.spawn(api, config, None, optional, Arc::default());
     }
 
+    /// Objects of which the metadata alone is sent. A guard around them would have them sent whole.
+    fn metadata<K>(&mut self, config: watcher::Config)
+    where
+        PartialObjectMeta<K>: Watched<Scope = ClusterResourceScope>,
+    {
+        let api = Api::<PartialObjectMeta<K>>::all(self.client.clone());
+        let part = Part { kind: PartialObjectMeta::<K>::KIND, namespace: None, labels: None };
+        let streams = move || watcher(api.clone(), config.clone()).map(|event| event.map(guarded));
+        self.follow(part, true, Unreadable::default(), streams);
+    }
+
     fn spawn<K: Watched>(
         &mut self,
         api: Api<DeserializeGuard<K>>,
@@ -171,6 +184,19 @@ impl Begin<'_> {
     ) {
         let labels = config.label_selector.as_deref().map(Into::into);
         let part = Part { kind: K::KIND, namespace, labels };
+        self.follow(part, optional, unreadable, move || watcher(api.clone(), config.clone()));
+    }
+
+    /// Has a watch followed for ever; each stream is a new attempt.
+    fn follow<K: Watched, S>(
+        &mut self,
+        part: Part,
+        optional: bool,
+        unreadable: Unreadable,
+        streams: impl Fn() -> S + Send + 'static,
+    ) where
+        S: Stream<Item = watcher::Result<Event<DeserializeGuard<K>>>> + Send,
+    {
         self.parts.insert(part.clone());
         let watch = Watch {
             part,
@@ -188,8 +214,7 @@ impl Begin<'_> {
             }
             let mut trouble = Trouble::default();
             loop {
-                let stream = watcher(api.clone(), config.clone());
-                match AssertUnwindSafe(watch.follow::<K>(stream, &mut trouble)).catch_unwind().await {
+                match AssertUnwindSafe(watch.follow::<K>(streams(), &mut trouble)).catch_unwind().await {
                     Ok(Ended::Unheard) => return,
                     Ok(Ended::CutOff) => {}
                     Err(_) => {
@@ -393,6 +418,18 @@ impl Watch {
     fn count(&self, broken: &HashMap<Part, HashSet<Key>>) {
         let all = broken.values().map(HashSet::len).sum();
         self.metrics.in_error(self.part.kind.as_str(), "Undecodable", all);
+    }
+}
+
+/// An event of objects that are decoded already.
+fn guarded<K>(event: Event<K>) -> Event<DeserializeGuard<K>> {
+    let whole = |object| DeserializeGuard(Ok(object));
+    match event {
+        Event::Apply(object) => Event::Apply(whole(object)),
+        Event::Delete(object) => Event::Delete(whole(object)),
+        Event::Init => Event::Init,
+        Event::InitApply(object) => Event::InitApply(whole(object)),
+        Event::InitDone => Event::InitDone,
     }
 }
 

@@ -108,7 +108,31 @@ async fn kinds_come_later_statuses_are_written_once_and_go_with_their_kinds() {
     let classes = api(&cluster, "", "GatewayClass", "gatewayclasses").await;
     let gateways = api(&cluster, "shop", "Gateway", "gateways").await;
     let routes = api(&cluster, "shop", "HTTPRoute", "httproutes").await;
-    shows(&classes, "tak-os", FOUND, |s| is(condition(s, "Accepted"), "True", "Accepted")).await;
+    let retries = |status: &Value| {
+        let features = status["supportedFeatures"].as_array();
+        features.is_some_and(|all| all.iter().any(|feature| feature["name"] == "HTTPRouteRetry"))
+    };
+    shows(&classes, "tak-os", FOUND, |s| {
+        is(condition(s, "Accepted"), "True", "Accepted")
+            && is(condition(s, "SupportedVersion"), "True", "SupportedVersion")
+            && !retries(s)
+    })
+    .await;
+    // other definitions of the same kinds: what they say of themselves is followed
+    let annotation = |key: &str, value: &str| format!("{GROUP}/{key}: {value}");
+    let experimental = definitions()
+        .replace(&annotation("channel", "standard"), &annotation("channel", "experimental"))
+        .replace(&annotation("bundle-version", "v1.6.3"), &annotation("bundle-version", "v1.99.0"));
+    cluster.apply(&experimental).await;
+    shows(&classes, "tak-os", FOUND, |s| {
+        is(condition(s, "SupportedVersion"), "False", "UnsupportedVersion") && retries(s)
+    })
+    .await;
+    cluster.apply(&definitions()).await;
+    shows(&classes, "tak-os", FOUND, |s| {
+        is(condition(s, "SupportedVersion"), "True", "SupportedVersion") && !retries(s)
+    })
+    .await;
     let status = shows(&gateways, "gw", FOUND, |s| {
         is(condition(s, "Programmed"), "True", "Programmed") && s["listeners"][0]["attachedRoutes"] == 1
     })

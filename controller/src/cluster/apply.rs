@@ -5,6 +5,7 @@
 
 use super::backend_tls::ConfigMapObject;
 use super::certificate::CertificateObject;
+use super::definition::DefinitionObject;
 use super::gateway::{GatewayApi, GatewayApiObject, NamespaceObject};
 use super::{
     ClassObject, Cluster, Dirty, IngressObject, Key, Pool, SecretObject, ServiceObject, SliceName,
@@ -216,6 +217,26 @@ impl Cluster {
     pub fn replace_namespaces(&mut self, objects: Vec<NamespaceObject>, dirty: &mut Dirty) {
         let objects = objects.into_iter().map(|o| (o.name.clone(), o));
         replace(&mut self.namespaces, objects, &mut dirty.namespaces, PartialEq::eq);
+    }
+
+    /// Takes in a definition that is new or changed.
+    pub fn apply_definition(&mut self, object: DefinitionObject, dirty: &mut Dirty) {
+        let mut changed = HashSet::new();
+        put(&mut self.definitions, object.name.clone(), object, &mut changed, PartialEq::eq);
+        dirty.definitions |= !changed.is_empty();
+    }
+
+    /// Takes out a definition.
+    pub fn remove_definition(&mut self, name: &Arc<str>, dirty: &mut Dirty) {
+        dirty.definitions |= self.definitions.remove(name).is_some();
+    }
+
+    /// Takes a whole list for all definitions of the Gateway API that there are.
+    pub fn replace_definitions(&mut self, objects: Vec<DefinitionObject>, dirty: &mut Dirty) {
+        let mut changed = HashSet::new();
+        let objects = objects.into_iter().map(|o| (o.name.clone(), o));
+        replace(&mut self.definitions, objects, &mut changed, PartialEq::eq);
+        dirty.definitions |= !changed.is_empty();
     }
 
     /// Takes in an object of the Gateway API that is new or changed.

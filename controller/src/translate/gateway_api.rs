@@ -9,14 +9,13 @@ use super::backend_tls::Policies;
 use super::gateway::{CONTROLLER, Gateways, Listener, api_kind, is_ours};
 use super::grant::Grants;
 use super::ingress::Shared;
-use super::listener_set;
 use super::listeners::{Composed, Ingresses, RouteId, spots};
 use super::rivals::Rivals;
 use super::route::{DeclaredRoute, Reading, View};
+use super::{gateway_class, listener_set};
 use crate::cluster::gateway::{Meta, ParentRef};
 use crate::cluster::{Cluster, Dirty, Key};
 use crate::finding::{Finding, Findings, Outcome};
-use crate::status::conditions::Condition;
 use crate::status::{self, ListenerStatus, ParentStatus};
 use crate::write::Write;
 use ingress_core::listener::Listeners;
@@ -310,6 +309,10 @@ impl GatewayApi {
         let Pass { cluster, dirty, .. } = pass;
         let mut all: BTreeSet<ResourceRef> =
             touched.iter().filter(|o| o.kind != Kind::Ingress).cloned().collect();
+        if dirty.definitions {
+            let classes = cluster.gateway_classes.keys();
+            all.extend(classes.map(|key| resource(Kind::GatewayClass, key)));
+        }
         all.extend(dirty.versions.iter().map(|(kind, key)| resource(*kind, key)));
         if dirty.writes || pass.everything {
             for kind in [
@@ -333,16 +336,7 @@ impl GatewayApi {
         match object.kind {
             Kind::GatewayClass => {
                 let class = cluster.gateway_classes.get(&key).filter(|_| is_ours(cluster, &key.name))?;
-                let accepted = match &class.spec.parameters_ref {
-                    None => Condition::new("Accepted", true, "Accepted", ""),
-                    Some(_) => {
-                        let message = "there are no parameters for classes; they are not read";
-                        Condition::new("Accepted", false, "InvalidParameters", message)
-                    }
-                };
-                let Settings { gateway_listener_ports: ports, gateway_addresses: own, .. } = pass.settings;
-                let features = status::features(ports, !own.is_empty());
-                Some(status::class(&class.meta, accepted, &features, pass.now))
+                Some(gateway_class::write(class, cluster, pass.settings, pass.now))
             }
             Kind::Gateway => {
                 let (object, gateway) = (cluster.gateways.get(&key)?, self.gateways.all.get(&key)?);

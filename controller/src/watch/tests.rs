@@ -183,15 +183,16 @@ fn pauses_grow_to_a_bound_and_interruptions_apart_are_told_apart() {
 }
 
 /// A mock API: answers each list and watch of Ingresses from a script, then lets requests hang;
-/// notes the query of each. Other kinds are empty.
+/// notes the query of each, and the form that it asks for. Other kinds are empty.
 fn api(script: Vec<(u16, Value)>, queries: Arc<Mutex<Vec<String>>>) -> kube::Client {
     let script = Arc::new(Mutex::new(VecDeque::from(script)));
     let service = tower::service_fn(move |request: Request<Body>| {
         let path = request.uri().path().to_owned();
         let query = request.uri().query().unwrap_or_default().to_owned();
+        let accept = request.headers().get("accept").map(|accept| accept.to_str().unwrap().to_owned());
         let (script, queries) = (script.clone(), queries.clone());
         async move {
-            queries.lock().unwrap().push(format!("{path}?{query}"));
+            queries.lock().unwrap().push(format!("{path}?{query} {}", accept.unwrap_or_default()));
             let next = if path.ends_with("/ingresses") {
                 script.lock().unwrap().pop_front()
             } else if query.contains("watch=true") {
@@ -279,6 +280,12 @@ async fn config_maps_are_read_from_when_they_are_asked_for() {
     // Ingresses are not answered here
     for _ in 1..parts.len() {
         receiver.recv().await.unwrap();
+    }
+    // whole definitions would be megabytes
+    let metadata = |query: &&String| query.contains("as=PartialObjectMeta");
+    let metadata = queries.lock().unwrap().iter().filter(metadata).cloned().collect::<Vec<_>>();
+    for path in ["/apis/apiextensions.k8s.io/v1/customresourcedefinitions?", "/api/v1/namespaces?"] {
+        assert!(metadata.iter().any(|query| query.starts_with(path)), "{path} in {metadata:?}");
     }
     let read = || queries.lock().unwrap().iter().any(|q| q.contains("/api/v1/configmaps?"));
     assert!(!read() && parts.iter().all(|part| part.kind != Kind::ConfigMap));

@@ -22,6 +22,8 @@ pub enum Kind {
     Certificate,
     /// core/v1 ConfigMap
     ConfigMap,
+    /// `apiextensions.k8s.io/v1` CustomResourceDefinition
+    CustomResourceDefinition,
     /// `gateway.networking.k8s.io/v1` GatewayClass
     GatewayClass,
     /// `gateway.networking.k8s.io/v1` Gateway
@@ -52,6 +54,7 @@ impl Kind {
             Kind::Namespace => "namespace",
             Kind::Certificate => "certificate",
             Kind::ConfigMap => "configmap",
+            Kind::CustomResourceDefinition => "customresourcedefinition",
             Kind::GatewayClass => "gatewayclass",
             Kind::Gateway => "gateway",
             Kind::ListenerSet => "listenerset",

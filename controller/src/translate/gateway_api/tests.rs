@@ -1,6 +1,7 @@
 mod backend_tls;
 
 use super::*;
+use crate::cluster::definition::DefinitionObject;
 use crate::cluster::{Parsed, parse_documents};
 use crate::finding::Reason;
 use crate::translate::{Settings, Translation, Translator};
@@ -85,6 +86,17 @@ impl Bench {
                 other => panic!("{other:?}"),
             }
         }
+        self.pass(&dirty);
+    }
+
+    /// The definition of these objects says this of itself.
+    fn define(&mut self, plural: &str, annotations: Value) {
+        let definition = json!({ "metadata": {
+            "name": format!("{plural}.gateway.networking.k8s.io"), "annotations": annotations,
+        } });
+        let definition = DefinitionObject::of(serde_json::from_value(definition).unwrap()).unwrap();
+        let mut dirty = Dirty::default();
+        self.cluster.apply_definition(definition, &mut dirty);
         self.pass(&dirty);
     }
 
@@ -660,3 +672,45 @@ fn each_gateway_has_an_address_and_keeps_it() {
 mod listener_sets;
 mod rivals;
 mod tls_routes;
+
+#[test]
+fn a_class_says_whether_the_installed_release_is_the_supported_one() {
+    let mut bench = bench(&[]);
+    let says = |bench: &Bench| bench.condition("GatewayClass/tak-os", "", "SupportedVersion");
+    let standard = |bundle: &str| {
+        json!({
+            "gateway.networking.k8s.io/bundle-version": bundle, "gateway.networking.k8s.io/channel": "standard",
+        })
+    };
+    assert_eq!(says(&bench), None, "of definitions that nobody lets us read nothing is said");
+    bench.define("gateways", standard("v1.6.3"));
+    bench.define("httproutes", standard("v1.6.0-rc.1"));
+    is(says(&bench).unwrap(), "True", "SupportedVersion");
+    let others = [standard("v1.7.0"), standard("v1.60.0"), standard("v1.5.1"), standard("main"), json!({})];
+    for other in others {
+        bench.define("gateways", other.clone());
+        is(says(&bench).unwrap(), "False", "UnsupportedVersion");
+        is(bench.condition("GatewayClass/tak-os", "", "Accepted").unwrap(), "True", "Accepted");
+        bench.define("gateways", standard("v1.6.3"));
+        is(says(&bench).unwrap(), "True", "SupportedVersion");
+    }
+    // the same again is no news
+    bench.define("gateways", standard("v1.6.3"));
+    assert!(bench.last.writes.is_empty());
+}
+
+#[test]
+fn retries_are_promised_where_routes_can_ask_for_them() {
+    let mut bench = bench(&[]);
+    let promised = |bench: &Bench| {
+        let all = bench.statuses["GatewayClass/tak-os"]["supportedFeatures"].as_array().unwrap().clone();
+        all.iter().filter(|f| f["name"].as_str().unwrap().starts_with("HTTPRouteRetry")).count()
+    };
+    let channel = |channel: &str| json!({ "gateway.networking.k8s.io/channel": channel });
+    bench.define("gateways", channel("experimental"));
+    assert_eq!(promised(&bench), 0);
+    bench.define("httproutes", channel("experimental"));
+    assert_eq!(promised(&bench), 3);
+    bench.define("httproutes", channel("standard"));
+    assert_eq!(promised(&bench), 0);
+}
