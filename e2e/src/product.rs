@@ -281,6 +281,11 @@ impl Product {
         self.memory("Pss:")
     }
 
+    /// What the process itself has in memory, without the program's own pages, which are shared with whoever runs it as well.
+    pub fn anonymous_kib(&self) -> u64 {
+        self.memory("Anonymous:")
+    }
+
     /// Sends a signal, like `libc::SIGTERM`.
     pub fn signal(&self, signal: libc::c_int) {
         self.process.lock().unwrap().signal(signal);
