@@ -108,6 +108,10 @@ pub enum Reason {
     ListenerSetNotAccepted,
     /// Another listener has what this one asks for; it is not served.
     ListenerConflicted,
+    /// What a Gateway asks of its clients' certificates cannot be honoured, in full or in part; the message says what.
+    ClientValidationInvalid,
+    /// A host whose clients must show a certificate for one object and need not for another; one of them has it.
+    ProtectedHostTaken,
     /// A BackendTLSPolicy that cannot be honoured, in full or for a target; the message says what follows.
     BackendTlsPolicyInvalid,
     /// Another BackendTLSPolicy comes first at a target.

@@ -7,7 +7,7 @@ use crate::events::Events;
 use crate::finding::{Finding, Outcome, Reason};
 use crate::metrics::Metrics;
 use crate::sync::SyncStatus;
-use crate::translate::{Translation, Translator};
+use crate::translate::{self, Translation, Translator};
 use crate::update::Update;
 use crate::watch::Part;
 use crate::write::Writes;
@@ -160,16 +160,19 @@ impl<'a, T: Translate, F: FnMut() -> T> Rebuild<'a, T, F> {
         self.ask_for_config_maps();
     }
 
-    /// Has ConfigMaps read from the first policy on that names one. The first pass waits for them; later ones do
-    /// not, for other objects have nothing to do with them: until they are there, the policy trusts nobody.
+    /// Has ConfigMaps read from the first policy or Gateway on that names one. The first pass waits for them; later ones do
+    /// not, for other objects have nothing to do with them: until they are there, the policy or Gateway trusts nobody.
     fn ask_for_config_maps(&mut self) {
         if *self.awaited.config_maps.borrow() {
             return;
         }
-        let policies = &self.cluster.backend_tls_policies;
+        let Cluster { backend_tls_policies: policies, gateways, .. } = &self.cluster;
+        let ours = |class| translate::is_ours(&self.cluster, class);
         let names =
             |key| policies.get(key).is_some_and(|p| !p.spec.validation.ca_certificate_refs.is_empty());
-        if !self.dirty.backend_tls_policies.iter().any(names) {
+        let of_clients =
+            || gateways.values().any(|g| g.spec.names_authorities() && ours(&g.spec.gateway_class_name));
+        if !(self.dirty.backend_tls_policies.iter().any(names) || (self.dirty.gateways && of_clients())) {
             return;
         }
         if !self.published {

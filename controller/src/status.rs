@@ -14,13 +14,15 @@ use std::net::IpAddr;
 
 /// Features of the Gateway API that a GatewayClass says we have, in the order of the alphabet: those whose conformance
 /// tests pass with the flags' defaults. What is left out, and why, is in `docs/gateway.md`.
-pub const FEATURES: [&str; 35] = [
+pub const FEATURES: [&str; 37] = [
     "BackendTLSPolicy",
     "BackendTLSPolicySANValidation",
     "GRPCRoute",
     "GRPCRouteNamedRouteRule",
     "Gateway",
     "GatewayAddressEmpty",
+    "GatewayFrontendClientCertificateValidation",
+    "GatewayFrontendClientCertificateValidationInsecureFallback",
     "GatewayHTTPListenerIsolation",
     "GatewayHTTPSListenerDetectMisdirectedRequests",
     "HTTPRoute",
@@ -51,6 +53,9 @@ pub const FEATURES: [&str; 35] = [
     "ReferenceGrant",
     "TLSRoute",
 ];
+
+/// A condition of Gateways that let clients in without the certificate that they are asked for.
+pub(crate) const INSECURE_FRONTEND: &str = "InsecureFrontendValidationMode";
 
 /// A listener's part of the status of a Gateway or ListenerSet.
 pub(crate) struct ListenerStatus<'a> {
@@ -110,8 +115,14 @@ pub(crate) fn gateway(
     let addresses: Vec<Value> =
         addresses.iter().map(|(kind, value)| json!({ "type": kind, "value": value })).collect();
     let mut wanted = Map::new();
-    wanted
-        .insert("conditions".into(), merged(&current["conditions"], conditions, meta.generation, now, false));
+    let mut known = current["conditions"].clone();
+    if let Some(known) = known.as_array_mut() {
+        // ours as well, and there only while it is true
+        known.retain(|c| {
+            c["type"] != INSECURE_FRONTEND || conditions.iter().any(|ours| ours.kind == INSECURE_FRONTEND)
+        });
+    }
+    wanted.insert("conditions".into(), merged(&known, conditions, meta.generation, now, false));
     wanted.insert("listeners".into(), of_listeners(&current, listeners, meta.generation, now));
     // an empty list is not kept by the API
     if !(addresses.is_empty() && current["addresses"].is_null()) {
@@ -416,6 +427,24 @@ mod tests {
         assert_eq!(status["conditions"][0]["type"], "Theirs");
         let again = gateway(&meta(1, &status), &[accepted()], &addresses, &[listener("http")], 0, 99);
         assert_eq!(again.change, Change::Nothing);
+    }
+
+    #[test]
+    fn a_gateway_is_insecure_only_as_long_as_it_is() {
+        let insecure = || Condition::new(INSECURE_FRONTEND, true, "ConfigurationChanged", "");
+        let before = json!({ "conditions": [{ "type": "Theirs" }] });
+        let of = |current: &Value, conditions: &[Condition]| {
+            let write = gateway(&meta(1, current), conditions, &[], &[], 0, 0);
+            after(current.clone(), &write.change)
+        };
+        let types = |status: &Value| -> Vec<String> {
+            let all = status["conditions"].as_array().unwrap().iter();
+            all.map(|c| c["type"].as_str().unwrap().to_owned()).collect()
+        };
+        let status = of(&before, &[accepted(), insecure()]);
+        assert_eq!(types(&status), ["Theirs", "Accepted", INSECURE_FRONTEND]);
+        assert_eq!(of(&status, &[accepted(), insecure()]), status);
+        assert_eq!(types(&of(&status, &[accepted()])), ["Theirs", "Accepted"]);
     }
 
     #[test]

@@ -6,6 +6,7 @@
 
 mod attach;
 mod auth;
+mod authorities;
 mod backend;
 mod backend_ref;
 mod backend_tls;
@@ -37,6 +38,7 @@ use crate::finding::{Finding, Findings, Outcome};
 use crate::write::{Change, Target, Write};
 use class::Class;
 pub use gateway::CONTROLLER as GATEWAY_CONTROLLER;
+pub(crate) use gateway::is_ours;
 use gateway_api::{GatewayApi, Pass, Served, add_lost};
 use host::Claims;
 use index::Index;

@@ -116,11 +116,19 @@ pub struct LeafOptions {
     pub not_before: i64,
     /// Seconds from now at which validity ends.
     pub not_after: i64,
+    /// For servers alone, not for clients.
+    pub server_only: bool,
 }
 
 impl Default for LeafOptions {
     fn default() -> Self {
-        Self { common_name: String::new(), organization: None, not_before: -3600, not_after: 86_400 }
+        Self {
+            common_name: String::new(),
+            organization: None,
+            not_before: -3600,
+            not_after: 86_400,
+            server_only: false,
+        }
     }
 }
 
@@ -180,9 +188,12 @@ impl Ca {
         let mut builder = base(&subject, issuer, &key, options.not_before, options.not_after);
         builder.append_extension(BasicConstraints::new().build().unwrap()).unwrap();
         builder.append_extension(KeyUsage::new().critical().digital_signature().build().unwrap()).unwrap();
-        builder
-            .append_extension(ExtendedKeyUsage::new().server_auth().client_auth().build().unwrap())
-            .unwrap();
+        let mut usage = ExtendedKeyUsage::new();
+        usage.server_auth();
+        if !options.server_only {
+            usage.client_auth();
+        }
+        builder.append_extension(usage.build().unwrap()).unwrap();
         let context = builder.x509v3_context(Some(&self.certificate), None);
         let authority = AuthorityKeyIdentifier::new().keyid(true).build(&context).unwrap();
         let names = (!hosts.is_empty()).then(|| {

@@ -38,6 +38,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::Poll;
 use tokio::io::AsyncWriteExt;
+use tokio::sync::watch;
 
 /// Receive windows of HTTP/2 clients: large enough for fast uploads, bounded per connection.
 const H2_STREAM_WINDOW: u32 = 256 << 10;
@@ -126,6 +127,8 @@ impl ServerApp for Edge {
         }
         let mut stream = EdgeStream::new(stream, self.shared.clone()).ok()?;
         stream.place = place.flatten();
+        // Where no certificate of clients is asked for, none of them is ever sent away by itself.
+        let conn = self.asks_clients(&stream.conn).then(|| stream.conn.clone());
         let stream: Stream = if stream.frames.is_some() {
             Box::new(stream)
         } else {
@@ -137,7 +140,24 @@ impl ServerApp for Edge {
         // Clients are sent away (GOAWAY) while there is still time to go elsewhere. One that comes after
         // that is served until the ports close.
         let away = if *self.drain.borrow() { shutdown } else { &self.drain };
-        ServerApp::process_new(&self.http2, stream, away).await
+        let Some(conn) = conn else { return ServerApp::process_new(&self.http2, stream, away).await };
+        let (send_away, sent_away) = watch::channel(false);
+        let mut all = away.clone();
+        let serving = ServerApp::process_new(&self.http2, stream, &sent_away);
+        let watching = async {
+            tokio::select! {
+                // An error means that nobody is left to stop us.
+                _ = all.wait_for(|away| *away) => {}
+                () = conn.sent_away() => {}
+            }
+            send_away.send_replace(true);
+            std::future::pending::<()>().await
+        };
+        tokio::select! {
+            biased;
+            done = serving => done,
+            () = watching => None,
+        }
     }
 
     async fn cleanup(&self) {
@@ -147,6 +167,13 @@ impl ServerApp for Edge {
 }
 
 impl Edge {
+    /// Whether the port of a connection asks for certificates of clients at some of its hosts.
+    fn asks_clients(&self, conn: &Conn) -> bool {
+        let snapshot = self.shared.reader.peek();
+        let listener = conn.local.filter(|_| conn.tls).and_then(|local| snapshot.listeners.at(local));
+        listener.is_some_and(|listener| listener.asks_clients)
+    }
+
     /// The requests of one HTTP/1 connection, one after the other.
     async fn http1(&self, stream: Stream, conn: &Conn, shutdown: &ShutdownWatch) {
         let fd = stream.id();

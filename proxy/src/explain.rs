@@ -185,6 +185,19 @@ pub fn explain(snapshot: &Snapshot, question: &Question, around: &Surroundings<'
         let why = format!("nothing is served on port {}", question.local().port);
         return unread(request, Rejection::NoRoute(NoMatch::Host), &why, certificate);
     };
+    // A client with a certificate is taken to be one that the handshake lets in.
+    let let_in_under =
+        listener.filter(|_| question.tls).and_then(|l| l.routes.clients(server_name.as_deref()));
+    if let Ok(host) = routes.host(asked.host, &routing)
+        && let Some(clients) = host.clients()
+        && clients.keeps_out(let_in_under.map(|clients| &**clients))
+    {
+        let name = server_name.as_deref().unwrap_or("(none)");
+        let why = format!(
+            "clients of the host must show a certificate, and server name {name} asks for none, or for another one"
+        );
+        return unread(request, Rejection::ClientCertificate, &why, certificate);
+    }
     let query = path.split_once('?').map(|(_, query)| query);
     let head = select::head(method, &question.headers, query);
     let Explanation { host: deciding, outcome, lost } = routes.explain(asked.host, &routing, &head);
@@ -491,6 +504,14 @@ fn certificate(snapshot: &Snapshot, question: &Question, now: i64) -> Section {
         ),
     };
     facts.insert(0, ("sni", sni.map_or(Fact::Nothing, text)));
+    let asked = snapshot.listeners.at(Local { port, ..question.local() }).and_then(|l| l.routes.clients(sni));
+    let (word, asked) = match asked {
+        None => (Fact::Nothing, ""),
+        Some(clients) if clients.required => (text("required"), "; clients must show a certificate"),
+        Some(_) => (text("asked_for"), "; clients are asked for a certificate and let in without"),
+    };
+    facts.push(("client_certificate", word));
+    let summary = format!("{summary}{asked}");
     let summary = if question.tls { summary } else { format!("none on plain HTTP; on https {summary}") };
     Section::new("certificate", summary, facts)
 }

@@ -5,6 +5,7 @@
 pub mod access_log;
 mod buffer;
 mod client_stream;
+mod clients;
 mod clock;
 mod ctx;
 pub mod dial;

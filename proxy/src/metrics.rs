@@ -91,7 +91,7 @@ impl Metrics {
             unmatched: counters(
                 r,
                 "unmatched_requests_total",
-                "Requests answered without a route: no_host, no_path, malformed, head_too_large, client_timeout, proxy_protocol.",
+                "Requests answered without a route: no_host, no_path, malformed, head_too_large, client_timeout, proxy_protocol, misdirected, client_certificate.",
                 &["reason"],
             )?,
             connections: gauge(r, "client_connections", "Open client connections.")?,

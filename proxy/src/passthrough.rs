@@ -11,7 +11,7 @@ use crate::service::random;
 use crate::stall::Stall;
 use crate::upstream;
 use ingress_core::route::host::normal_name;
-use ingress_core::{Backend, Route, Unavailable};
+use ingress_core::{Backend, ClientValidation, Route, Unavailable};
 use pingora_core::protocols::l4::stream::Stream as L4Stream;
 use pingora_core::protocols::{GetProxyDigest, GetSocketDigest};
 use std::future::{Future, poll_fn};
@@ -27,8 +27,8 @@ use tokio::net::TcpStream;
 
 /// What is done with a connection before its handshake.
 pub enum Choice {
-    /// It ends here.
-    Terminate,
+    /// It ends here, and asks for this certificate of the client.
+    Terminate(Option<Arc<ClientValidation>>),
     /// It is passed on.
     Pass(Arc<Route>),
     /// Nobody takes it.
@@ -39,17 +39,21 @@ pub enum Choice {
 pub fn choose(shared: &Shared, stream: &L4Stream, records: &[u8]) -> Choice {
     let snapshot = shared.reader.peek();
     if snapshot.listeners.is_empty() {
-        return Choice::Terminate;
+        return Choice::Terminate(None);
     }
     let local = stream.get_socket_digest().and_then(|digest| edge::local(&digest, &shared.ports));
     let Some(listener) = local.and_then(|local| snapshot.listeners.at(local)) else {
-        return Choice::Terminate;
+        return Choice::Terminate(None);
     };
     if listener.names.is_empty() {
-        return Choice::Terminate;
+        return Choice::Terminate(None);
     }
-    match server_name(records).and_then(|name| listener.passthrough(&name)) {
-        None => Choice::Terminate,
+    let name = server_name(records);
+    match name.as_ref().and_then(|name| listener.passthrough(name)) {
+        None => {
+            let asked = listener.asks_clients.then(|| listener.routes.clients(name.as_deref())).flatten();
+            Choice::Terminate(asked.cloned())
+        }
         Some(Some(route)) => Choice::Pass(route.clone()),
         Some(None) => Choice::Close,
     }

@@ -1,5 +1,6 @@
 //! Every answer that the proxy makes itself: one table from cause to status, body and label.
 
+use crate::edge::Conn;
 use crate::policy::cors;
 use crate::policy::rate_limit::Limited;
 use bytes::Bytes;
@@ -73,6 +74,8 @@ pub enum Rejection {
     ClientGone,
     /// The connection's server name belongs to another listener than the host.
     Misdirected,
+    /// The connection was not let in under what the host demands of clients' certificates.
+    ClientCertificate,
     /// A filter of the route cannot be honoured.
     Filter,
     /// A fault of ours.
@@ -105,7 +108,7 @@ impl Rejection {
             Rejection::ClientTimeout => StatusCode::REQUEST_TIMEOUT,
             Rejection::ClientGone => StatusCode::from_u16(499).unwrap_or(StatusCode::BAD_REQUEST),
             Rejection::Overload => StatusCode::SERVICE_UNAVAILABLE,
-            Rejection::Misdirected => StatusCode::MISDIRECTED_REQUEST,
+            Rejection::Misdirected | Rejection::ClientCertificate => StatusCode::MISDIRECTED_REQUEST,
         }
     }
 
@@ -138,6 +141,7 @@ impl Rejection {
             Rejection::Overload => "overload",
             Rejection::ClientGone => "client_gone",
             Rejection::Misdirected => "misdirected",
+            Rejection::ClientCertificate => "client_certificate",
             Rejection::Filter => "filter",
             Rejection::Internal => "internal",
         }
@@ -173,7 +177,13 @@ impl Rejection {
 
     /// Whether the client's connection ends with this answer.
     fn closes(self) -> bool {
-        matches!(self, Rejection::Malformed | Rejection::HeadTooLarge | Rejection::ClientTimeout)
+        matches!(
+            self,
+            Rejection::Malformed
+                | Rejection::HeadTooLarge
+                | Rejection::ClientTimeout
+                | Rejection::ClientCertificate
+        )
     }
 
     fn body(self) -> &'static str {
@@ -189,7 +199,7 @@ impl Rejection {
             Rejection::ConnectTimeout | Rejection::BackendTimeout => "504 Gateway Timeout\n",
             Rejection::ClientTimeout => "408 Request Timeout\n",
             Rejection::Overload => "503 Service Unavailable\n",
-            Rejection::Misdirected => "421 Misdirected Request\n",
+            Rejection::Misdirected | Rejection::ClientCertificate => "421 Misdirected Request\n",
             Rejection::Unavailable(Unavailable::Broken)
             | Rejection::Filter
             | Rejection::ClientGone
@@ -277,6 +287,11 @@ pub async fn reject(
 ) -> Result<()> {
     if rejection.closes() {
         session.set_keepalive(None);
+    }
+    if rejection == Rejection::ClientCertificate
+        && let Some(conn) = Conn::of(session)
+    {
+        conn.send_away();
     }
     let body = rejection.body();
     if grpc_call(session.req_header()) {

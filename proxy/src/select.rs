@@ -95,6 +95,13 @@ pub fn route(
     let (host, routing) = read(authority, path, &mut buf)?;
     let routes = scope(snapshot, conn, host.host)?;
     let virtual_host = routes.host(host.host, &routing).map_err(Rejection::NoRoute)?;
+    if let Some(clients) = virtual_host.clients() {
+        // Whatever server name the connection was made with, and whatever counted then.
+        let let_in_under = conn.and_then(|conn| conn.clients.as_deref());
+        if clients.keeps_out(let_in_under) {
+            return Err(Rejection::ClientCertificate);
+        }
+    }
     let oauth = virtual_host.oauth();
     // Whatever route takes that path otherwise, it is a part of the login here.
     if let Some(routes) = oauth

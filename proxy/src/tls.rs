@@ -1,5 +1,6 @@
 //! Server-side TLS: the certificate by SNI at each handshake, from the published snapshot.
 
+use crate::clients::{self, Asked};
 use crate::edge::{self, Edge};
 use crate::handshake::Handshake;
 use crate::metrics::Metrics;
@@ -9,7 +10,7 @@ use crate::{Shared, proxy_protocol};
 use async_trait::async_trait;
 use bytes::BufMut;
 use ingress_core::route::host::normal_name;
-use ingress_core::{CertifiedKey, Ranges, Reader};
+use ingress_core::{CertifiedKey, ClientValidation, Ranges, Reader};
 use openssl::asn1::{Asn1Integer, Asn1Time};
 use openssl::bn::{BigNum, MsbOption};
 use openssl::ec::{EcGroup, EcKey};
@@ -27,10 +28,14 @@ use pingora_core::protocols::l4::stream::Stream as L4Stream;
 use pingora_core::protocols::tls::TlsRef;
 use pingora_core::server::ShutdownWatch;
 use pingora_core::tls::ext;
-use pingora_core::tls::ssl::{NameType, SslOptions, SslVersion};
+use pingora_core::tls::ssl::{
+    AlpnError, ClientHelloResponse, NameType, SslAcceptor, SslAcceptorBuilder, SslMethod, SslOptions,
+    SslVersion, select_next_proto,
+};
 use std::any::Any;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tokio::io::AsyncReadExt;
 
@@ -44,6 +49,8 @@ pub struct TlsInfo {
     pub sni: Option<Box<str>>,
     /// `TLSv1.2` or `TLSv1.3`.
     pub version: &'static str,
+    /// The validation of client certificates that it was held to; `None`: to none.
+    pub clients: Option<Arc<ClientValidation>>,
 }
 
 /// A chain and key in OpenSSL's form, leaf first.
@@ -83,19 +90,20 @@ pub(crate) fn serves(certified: &CertifiedKey) -> bool {
 /// with it the connection's place.
 struct Outcome {
     metrics: Metrics,
-    done: bool,
+    done: AtomicBool,
     _place: Place,
 }
 
 impl Drop for Outcome {
     fn drop(&mut self) {
-        if !self.done {
+        if !*self.done.get_mut() {
             self.metrics.handshake("unknown", false);
         }
     }
 }
 
-struct Certificates {
+/// What the callbacks of a listener port share.
+struct Port {
     /// The listener port.
     port: u16,
     reader: Reader,
@@ -103,20 +111,34 @@ struct Certificates {
     metrics: Metrics,
     places: Arc<Places>,
     outcome: openssl::ex_data::Index<openssl::ssl::Ssl, Outcome>,
+    asked: Asked,
 }
+
+impl Port {
+    /// OpenSSL has the client's hello, and has not looked for a session to resume. A second one, after a retry, changes nothing.
+    fn hello(&self, ssl: &mut TlsRef) -> Result<ClientHelloResponse, ErrorStack> {
+        if ssl.ex_data(self.outcome).is_none() {
+            let (metrics, place) = (self.metrics.clone(), self.places.keep());
+            ssl.set_ex_data(self.outcome, Outcome { metrics, done: AtomicBool::new(false), _place: place });
+            self.asked.take_over(ssl)?;
+        }
+        Ok(ClientHelloResponse::SUCCESS)
+    }
+}
+
+struct Certificates(Arc<Port>);
 
 #[async_trait]
 impl TlsAccept for Certificates {
     async fn certificate_callback(&self, ssl: &mut TlsRef) {
-        let outcome = Outcome { metrics: self.metrics.clone(), done: false, _place: self.places.keep() };
-        ssl.set_ex_data(self.outcome, outcome);
+        let Port { port, reader, fallback, metrics, .. } = &*self.0;
         let name = ssl.servername(NameType::HOST_NAME);
-        let certified = self.reader.peek().certificate(self.port, name).cloned();
+        let certified = reader.peek().certificate(*port, name).cloned();
         // Parsed once per certificate; a chain that the controller accepted always parses.
         let native = certified.as_ref().and_then(|c| c.native.get_or_init(|| Native::parse(c))?.as_ref());
         let chosen = native.unwrap_or_else(|| {
-            self.metrics.fallback_certificate();
-            &self.fallback
+            metrics.fallback_certificate();
+            fallback
         });
         if let Err(error) = chosen.install(ssl) {
             tracing::warn!(%error, source = ?certified.map(|c| c.source.to_string()), "certificate not usable");
@@ -128,10 +150,13 @@ impl TlsAccept for Certificates {
             Some(SslVersion::TLS1_3) => "TLSv1.3",
             _ => "TLSv1.2",
         };
-        self.metrics.handshake(version, true);
+        self.0.metrics.handshake(version, true);
+        if let Some(outcome) = ssl.ex_data(self.0.outcome) {
+            outcome.done.store(true, Ordering::Relaxed);
+        }
         let sni = ssl.servername(NameType::HOST_NAME);
         let sni = sni.map(|name| normal_name(name).into());
-        Some(Arc::new(TlsInfo { sni, version }))
+        Some(Arc::new(TlsInfo { sni, version, clients: self.0.asked.enforced(ssl) }))
     }
 }
 
@@ -264,9 +289,10 @@ impl PreTlsProcess for HelloDeadline {
         };
         match read {
             Ok(Some(records)) => match passthrough::choose(shared, stream, &records) {
-                Choice::Terminate => {
+                Choice::Terminate(asked) => {
                     stream.rewind(&records);
                     handshake.watch(stream, self.limit, began);
+                    clients::announce(asked);
                     return Ok(());
                 }
                 Choice::Pass(route) => {
@@ -290,16 +316,33 @@ pub fn settings(
     metrics: Metrics,
     places: Arc<Places>,
 ) -> Result<TlsSettings, crate::StartError> {
-    let outcome = openssl::ssl::Ssl::new_ex_index()?;
-    let certificates = Certificates { port, reader, fallback: self_signed()?, metrics, places, outcome };
-    let mut settings = TlsSettings::with_callbacks(Box::new(certificates))
+    let (outcome, asked) = (openssl::ssl::Ssl::new_ex_index()?, Asked::new()?);
+    let port = Arc::new(Port { port, reader, fallback: self_signed()?, metrics, places, outcome, asked });
+    let mut settings = TlsSettings::with_callbacks(Box::new(Certificates(port.clone())))
         .map_err(|e| crate::StartError::Settings(e.to_string()))?;
-    settings.enable_h2();
+    common(&mut settings)?;
+    settings.set_session_id_context(b"tak-os-ingress")?;
+    settings.set_client_hello_callback(move |ssl, _| port.hello(ssl));
+    Ok(settings)
+}
+
+/// What holds on every connection, whatever clients must show there.
+fn common(settings: &mut SslAcceptorBuilder) -> Result<(), ErrorStack> {
+    settings.set_alpn_select_callback(|_, offered| match offered {
+        [] => Err(AlpnError::NOACK),
+        _ => select_next_proto(b"\x02h2\x08http/1.1", offered).ok_or(AlpnError::NOACK),
+    });
     settings.set_min_proto_version(Some(SslVersion::TLS1_2))?;
     settings.set_cipher_list(CIPHERS)?;
     settings.set_options(SslOptions::CIPHER_SERVER_PREFERENCE | SslOptions::NO_RENEGOTIATION);
-    settings.set_session_id_context(b"tak-os-ingress")?;
-    Ok(settings)
+    Ok(())
+}
+
+/// A context that can take the place of a listener's once a hello is there.
+pub(crate) fn context() -> Result<SslAcceptorBuilder, ErrorStack> {
+    let mut builder = SslAcceptor::mozilla_intermediate_v5(SslMethod::tls())?;
+    common(&mut builder)?;
+    Ok(builder)
 }
 
 /// The certificate for server names that nobody declared: made at start, P-256, valid for as long as

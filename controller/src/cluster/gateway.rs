@@ -32,8 +32,8 @@ pub use http_route::{
     HttpTimeouts, MirrorFilter, NamedValue, PathModifier, RedirectFilter, RewriteFilter, TypedValue,
 };
 pub use listener::{
-    AddressSpec, AllowedListeners, AllowedRoutes, FromNamespaces, GatewaySpec, GatewayTls, Infrastructure,
-    ListenerSpec, ListenerTls, RouteKind,
+    AddressSpec, AllowedListeners, AllowedRoutes, ClientCertificates, ClientTls, FromNamespaces, FrontendTls,
+    GatewaySpec, GatewayTls, Infrastructure, ListenerSpec, ListenerTls, PortTls, RouteKind,
 };
 pub use listener_set::ListenerSetSpec;
 pub use namespace::{NamespaceObject, Selector};

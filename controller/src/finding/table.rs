@@ -62,7 +62,7 @@ const fn row(
 use Severity::{Error, Note, Warning};
 
 /// In the order of [`Reason`]'s variants. TAK-1003 stood for an annotation that was not built yet.
-pub(super) const TABLE: [Entry; 49] = [
+pub(super) const TABLE: [Entry; 51] = [
     row(
         Reason::InvalidAnnotation,
         "TAK-1001",
@@ -414,6 +414,22 @@ pub(super) const TABLE: [Entry; 49] = [
         "one listener for each port and host of a Gateway and its ListenerSets; one protocol for each port",
         "Another listener came first to the host, or to the port with another protocol; of an HTTPS and a TLS listener in one object with the same host neither is first. This one is not served; other listeners are.",
         "Choose another host or port. The Gateway's own listeners come first, then those of the older ListenerSet.",
+    ),
+    row(
+        Reason::ClientValidationInvalid,
+        "TAK-7016",
+        Error,
+        "ConfigMaps with PEM certificates of at most 256 KiB under ca.crt, those of another namespace with a ReferenceGrant there; AllowValidOnly or AllowInsecureFallback as mode",
+        "A part of what a Gateway asks of its clients' certificates cannot be honoured. An authority that is missing is not believed; without any, or with a mode that is not known, no listener is served where it should hold.",
+        "Create the ConfigMap or the ReferenceGrant, or correct the field that the message names.",
+    ),
+    row(
+        Reason::ProtectedHostTaken,
+        "TAK-7017",
+        Error,
+        "",
+        "For one object the clients of a host must show a certificate, for another one at the same port they need not, or another one. A host is under one of both: the other object's routes are not served there.",
+        "Take the host out of one of the two objects, or ask the same of clients in both.",
     ),
     row(
         Reason::BackendTlsPolicyInvalid,

@@ -203,6 +203,35 @@ async fn config_maps_are_read_and_waited_for_only_if_a_policy_names_one() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn config_maps_are_read_if_a_gateway_of_ours_names_one_for_its_clients() {
+    let object = |text: String| Object::parsed(parse_documents(&text).remove(0).unwrap()).unwrap();
+    let gateway = |class: &str| {
+        let validation = json!({ "caCertificateRefs": [{ "kind": "ConfigMap", "name": "ca" }] });
+        object(json!({
+            "apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway", "metadata": { "namespace": "shop", "name": "gw" },
+            "spec": { "gatewayClassName": class, "tls": { "frontend": { "default": { "validation": validation } } } },
+        }).to_string())
+    };
+    let class = object(json!({
+        "apiVersion": "gateway.networking.k8s.io/v1", "kind": "GatewayClass", "metadata": { "name": "tak-os" },
+        "spec": { "controllerName": "tak-os.org/gateway-controller" },
+    }).to_string());
+    let bench = bench(&[part(Kind::Gateway), part(Kind::GatewayClass), part(Kind::BackendTlsPolicy)]);
+    bench.send(list(Kind::BackendTlsPolicy, vec![])).await;
+    bench.send(list(Kind::Gateway, vec![gateway("theirs")])).await;
+    bench.send(Update::Apply(gateway("tak-os"))).await;
+    quiet().await;
+    assert!(!*bench.config_maps.borrow(), "whose it is, is not known yet");
+    bench.send(list(Kind::GatewayClass, vec![class])).await;
+    quiet().await;
+    assert!(*bench.config_maps.borrow());
+    assert_eq!((bench.generation(), bench.status.pending()), (0, vec!["configmap"]));
+    bench.send(list(Kind::ConfigMap, vec![])).await;
+    settle().await;
+    assert_eq!((bench.generation(), bench.status.pending()), (1, vec![]));
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_first_policy_that_names_a_config_map_holds_nothing_up_later() {
     let bench = bench(&[part(Kind::Ingress), part(Kind::BackendTlsPolicy)]);
     bench.send(list(Kind::Ingress, vec![])).await;

@@ -3,16 +3,13 @@
 //! A policy that cannot be honoured still holds: the Service's requests are answered 500, for without it they would go
 //! out in plain text, or to somebody who was not looked at.
 
+use super::authorities::Authorities;
 use super::index::Index;
-use super::secret::encrypted;
-use crate::cluster::backend_tls::{
-    BackendTlsPolicyObject, ConfigMapObject, LocalRef, SubjectAltName, TargetRef, Validation,
-};
-use crate::cluster::{Cluster, Dirty, Key, MAX_SECRET_VALUE, Pool};
+use crate::cluster::backend_tls::{BackendTlsPolicyObject, LocalRef, SubjectAltName, TargetRef, Validation};
+use crate::cluster::{Cluster, Dirty, Key, Pool};
 use crate::finding::{Finding, Findings, Reason, quoted};
 use crate::status::conditions::Condition;
 use ingress_core::{Backend, BackendTls, HostPattern, Slot, SubjectName};
-use openssl::x509::X509;
 use rustls_pki_types::CertificateDer;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -25,23 +22,9 @@ pub(super) struct Policies {
     by_service: HashMap<Key, Vec<Claim>>,
     /// Which policies refer to a ConfigMap.
     by_config_map: Index,
-    /// The certificates of a ConfigMap, parsed once for as long as it stays as it is.
-    authorities: HashMap<Key, (Arc<ConfigMapObject>, Parsed)>,
+    authorities: Authorities,
     /// Policies that trust the same authorities share them.
     trusts: Pool<BackendTls>,
-}
-
-type Parsed = Result<Arc<[CertificateDer<'static>]>, Unusable>;
-
-/// Why a ConfigMap's certificates cannot be had; stands behind its name.
-#[derive(Clone, Copy, Debug, thiserror::Error)]
-enum Unusable {
-    #[error("does not exist, or holds no ca.crt")]
-    Missing,
-    #[error("has a ca.crt of more than {MAX_SECRET_VALUE} bytes")]
-    TooLarge,
-    #[error("holds no PEM certificate in ca.crt, or a damaged one")]
-    Damaged,
 }
 
 /// A policy's word on a Service. Ordered by rank: the older one first, then by name.
@@ -144,7 +127,7 @@ impl Policies {
         }
         let maps = |policy: Option<&Policy>| policy.map(|p| p.config_maps.clone()).unwrap_or_default();
         self.by_config_map.change(key, &maps(old), &maps(new), |unused| {
-            self.authorities.remove(unused);
+            self.authorities.forget(unused);
         });
         moved.policies.insert(key.clone());
         // who loses to it, or did
@@ -255,7 +238,7 @@ impl Policies {
                 continue;
             }
             let map = Key::new(namespace.clone(), &*reference.name);
-            match self.authorities(&map, cluster) {
+            match self.authorities.read(&map, cluster) {
                 Ok(certificates) => usable.push(certificates),
                 Err(why) => {
                     let message = format!("ConfigMap {map} {why}");
@@ -327,21 +310,6 @@ impl Policies {
         }
     }
 
-    fn authorities(&mut self, key: &Key, cluster: &Cluster) -> Parsed {
-        let Some(map) = cluster.config_maps.get(key) else {
-            self.authorities.remove(key);
-            return Err(Unusable::Missing);
-        };
-        if let Some((known, parsed)) = self.authorities.get(key)
-            && known.ca == map.ca
-        {
-            return parsed.clone();
-        }
-        let parsed = parse(&map.ca);
-        self.authorities.insert(key.clone(), (map.clone(), parsed.clone()));
-        parsed
-    }
-
     #[cfg(test)]
     pub(super) fn is_empty(&self) -> bool {
         let Self { all, by_service, by_config_map, authorities, trusts: _ } = self;
@@ -387,19 +355,4 @@ fn subject(wanted: &SubjectAltName) -> Result<SubjectName, String> {
         },
         other => Err(format!("type {} is not known, Hostname and URI are", quoted(other))),
     }
-}
-
-fn parse(pem: &str) -> Parsed {
-    if pem.len() > MAX_SECRET_VALUE {
-        return Err(Unusable::TooLarge);
-    }
-    if encrypted(pem.as_bytes()) {
-        return Err(Unusable::Damaged);
-    }
-    let all = X509::stack_from_pem(pem.as_bytes()).map_err(|_| Unusable::Damaged)?;
-    if all.is_empty() {
-        return Err(Unusable::Damaged);
-    }
-    let der = all.iter().map(|certificate| certificate.to_der().map(CertificateDer::from));
-    der.collect::<Result<_, _>>().map_err(|_| Unusable::Damaged)
 }

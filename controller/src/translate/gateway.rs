@@ -2,12 +2,14 @@
 //!
 //! They are few and are looked at together: the answer for one can depend on all others, which share its addresses.
 
+mod clients;
 mod listener;
 
 pub(super) use listener::{Listener, Owner, is};
 
 use super::Settings;
 use super::attach::ParentId;
+use super::authorities::Authorities;
 use super::grant::Grants;
 use super::listener_set::{self, ListenerSet};
 use super::secret::Certificates;
@@ -15,6 +17,7 @@ use crate::cluster::gateway::{FromNamespaces, GatewayObject};
 use crate::cluster::{Cluster, Key};
 use crate::finding::{Finding, Findings, Reason, quoted};
 use crate::status::{self, conditions::Condition};
+use clients::{Demand, Frontend, Validations};
 use ingress_core::{HostPattern, Kind, Scope};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
@@ -30,6 +33,9 @@ pub(super) struct Gateways {
     pub sets: BTreeMap<Key, ListenerSet>,
     /// Secrets that listeners refer to, whether they exist or not.
     pub secrets: BTreeSet<Key>,
+    /// ConfigMaps with the authorities of clients' certificates, whether they exist or not.
+    pub config_maps: BTreeSet<Key>,
+    validations: Validations,
     /// Whether a selector decides which namespaces' routes may attach.
     pub selects: bool,
     /// Whether a selector decides which namespaces' ListenerSets may add listeners.
@@ -49,7 +55,7 @@ pub(super) struct Gateway {
     pub sets: Vec<Key>,
     /// How many of them are accepted.
     pub attached_sets: usize,
-    /// `Accepted` and `Programmed`.
+    /// `Accepted`, `Programmed`, and `InsecureFrontendValidationMode` where it holds.
     pub conditions: Box<[Condition]>,
     /// Type and value.
     pub addresses: Box<[(&'static str, Box<str>)]>,
@@ -105,7 +111,7 @@ pub(super) fn api_kind(kind: Kind) -> &'static str {
 }
 
 /// Whether a GatewayClass of this name is ours.
-pub(super) fn is_ours(cluster: &Cluster, class: &str) -> bool {
+pub(crate) fn is_ours(cluster: &Cluster, class: &str) -> bool {
     cluster.gateway_classes.get(&Key::new("", class)).is_some_and(|c| *c.spec.controller_name == *CONTROLLER)
 }
 
@@ -123,6 +129,7 @@ impl Gateways {
         cluster: &Cluster,
         grants: &Grants,
         certificates: &mut Certificates,
+        authorities: &mut Authorities,
         settings: &Settings,
         now: i64,
         before: &Self,
@@ -134,11 +141,17 @@ impl Gateways {
             cluster,
             grants,
             certificates,
+            authorities,
             settings,
             now,
             ports: HashMap::new(),
             hosts: HashMap::new(),
+            frontends: HashMap::new(),
+            asked: HashMap::new(),
+            before: &before.validations,
+            validations: HashMap::new(),
             secrets: BTreeSet::new(),
+            config_maps: BTreeSet::new(),
             selects: false,
             selects_sets: false,
         };
@@ -164,6 +177,8 @@ impl Gateways {
             all,
             sets: of_ours,
             secrets: look.secrets,
+            config_maps: look.config_maps,
+            validations: look.validations,
             selects: look.selects,
             selects_sets: look.selects_sets,
         }
@@ -243,13 +258,22 @@ pub(super) struct Look<'a> {
     pub cluster: &'a Cluster,
     grants: &'a Grants,
     certificates: &'a mut Certificates,
+    authorities: &'a mut Authorities,
     settings: &'a Settings,
     now: i64,
     /// Whether a port (of an address) speaks TLS, by who came first.
     ports: HashMap<Scope, bool>,
     /// Hosts that listeners of a Gateway and its sets have, by port.
     hosts: HashMap<Key, BTreeMap<u16, BTreeSet<HostPattern>>>,
+    /// What Gateways ask of their clients.
+    frontends: HashMap<Key, Frontend>,
+    /// What the clients of a host that ends TLS are asked for, and by which Gateway, by who came first.
+    asked: HashMap<(Scope, HostPattern), (Key, Demand)>,
+    /// The validations of the pass before.
+    before: &'a Validations,
+    validations: Validations,
     secrets: BTreeSet<Key>,
+    config_maps: BTreeSet<Key>,
     selects: bool,
     pub selects_sets: bool,
 }
@@ -259,6 +283,8 @@ impl Look<'_> {
         let mut findings = Findings::default();
         let refused = self.refused(object, &mut findings);
         let key = &object.meta.key;
+        let frontend = self.frontend(object, &mut findings);
+        self.frontends.insert(key.clone(), frontend);
         let specs = &object.spec.listeners;
         let own =
             Owner { kind: Kind::Gateway, key, gateway: key, address, refused: refused.is_some(), specs };
@@ -294,6 +320,11 @@ impl Look<'_> {
         } else {
             Condition::new("Programmed", true, "Programmed", "")
         };
+        let insecure = clients::insecure(object).then(|| {
+            let message =
+                "on some port clients are let in without a valid certificate (AllowInsecureFallback)";
+            Condition::new(status::INSECURE_FRONTEND, true, "ConfigurationChanged", message)
+        });
         Gateway {
             created: object.meta.created,
             generation: object.meta.generation,
@@ -304,7 +335,7 @@ impl Look<'_> {
             ),
             sets: Vec::new(),
             attached_sets: 0,
-            conditions: [accepted, programmed].into(),
+            conditions: [accepted, programmed].into_iter().chain(insecure).collect(),
             addresses,
             findings: findings.finish(),
         }
@@ -330,11 +361,6 @@ impl Look<'_> {
             let kind = address.kind.as_deref().unwrap_or_default();
             let message = format!("addresses of type {} are not supported, IPAddress is", quoted(kind));
             return refuse("UnsupportedAddress", &format!("spec.addresses[{i}].type"), message);
-        }
-        if spec.tls.as_ref().is_some_and(|tls| tls.frontend.is_some()) {
-            // a client that was to be asked for a certificate must not be let in without
-            let message = "certificates of clients are not supported".to_owned();
-            return refuse("Invalid", "spec.tls.frontend", message);
         }
         if spec.tls.as_ref().is_some_and(|tls| tls.backend.is_some()) {
             let message = "a certificate for backends is not supported".to_owned();

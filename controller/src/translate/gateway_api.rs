@@ -5,6 +5,7 @@
 
 use super::Settings;
 use super::attach::{Attached, ListenerId, ParentId, parent_id};
+use super::authorities::Authorities;
 use super::backend_tls::Policies;
 use super::gateway::{CONTROLLER, Gateways, Listener, api_kind, is_ours};
 use super::grant::Grants;
@@ -29,6 +30,8 @@ pub(super) struct GatewayApi {
     grants: Grants,
     gateways: Gateways,
     policies: Policies,
+    /// Of the certificates of clients.
+    authorities: Authorities,
     rivals: Rivals,
     routes: BTreeMap<RouteId, DeclaredRoute>,
     /// Which routes refer to a Service.
@@ -149,7 +152,8 @@ impl GatewayApi {
             || (self.gateways.selects_sets && !dirty.namespaces.is_empty())
             || (!settings.gateway_addresses.is_empty() && retold())
             || dirty.services.contains(&published)
-            || dirty.secrets.iter().any(|secret| self.gateways.secrets.contains(secret));
+            || dirty.secrets.iter().any(|secret| self.gateways.secrets.contains(secret))
+            || dirty.config_maps.iter().any(|map| self.gateways.config_maps.contains(map));
         if !asked {
             return Renewed::Nothing;
         }
@@ -158,12 +162,14 @@ impl GatewayApi {
             cluster,
             &self.grants,
             &mut shared.certificates,
+            &mut self.authorities,
             settings,
             pass.now,
             &self.gateways,
         );
         let before = std::mem::replace(&mut self.gateways, fresh);
         let fresh = &self.gateways;
+        self.authorities.retain(|map| fresh.config_maps.contains(map));
         let mut changed = BTreeSet::new();
         for key in fresh.all.keys().chain(before.all.keys()) {
             if fresh.all.get(key) != before.all.get(key) {

@@ -10,8 +10,10 @@ use super::route::{DeclaredRoute, Placed, at};
 use crate::cluster::Key;
 use crate::finding::{Finding, Reason};
 use ingress_core::listener::{Listener, Listeners, TlsMode};
-use ingress_core::route::names::HostMap;
-use ingress_core::{CertStore, HostPattern, Kind, ResourceRef, Route, RouteTable, Scope, VirtualHost};
+use ingress_core::route::names::{HostMap, Specificity};
+use ingress_core::{
+    CertStore, ClientValidation, HostPattern, Kind, ResourceRef, Route, RouteTable, Scope, VirtualHost,
+};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
@@ -30,6 +32,8 @@ pub(super) struct Composed {
     own_hosts: BTreeMap<Spot, BTreeSet<Key>>,
     /// Those of them at which TLS ends, and whose they are.
     ended: BTreeMap<Spot, BTreeSet<Key>>,
+    /// What Gateways ask of the clients of a port; those that ask for nothing are not in it.
+    asks: HashMap<(Scope, Key), Arc<ClientValidation>>,
     lost: HashMap<Spot, Box<[(ResourceRef, Finding)]>>,
     /// The certificates of Ingresses that went into those of the ports.
     certified: Option<Arc<CertStore>>,
@@ -112,10 +116,14 @@ impl Composed {
         let mut scopes: BTreeMap<Scope, bool> = BTreeMap::new();
         let mut own_hosts: BTreeMap<Spot, BTreeSet<Key>> = BTreeMap::new();
         let mut ended: BTreeMap<Spot, BTreeSet<Key>> = BTreeMap::new();
+        let mut asks = HashMap::new();
         for (gateway, listener) in gateways.listeners() {
             let Some(scope) = listener.scope else { continue };
             scopes.insert(scope, listener.tls);
             let spot = (scope, listener.hostname.clone());
+            if let Some(clients) = &listener.clients {
+                asks.insert((scope, gateway.clone()), clients.clone());
+            }
             if listener.tls && !listener.passthrough {
                 ended.entry(spot.clone()).or_default().insert(gateway.clone());
             }
@@ -129,6 +137,18 @@ impl Composed {
                 spots.insert(spot.clone());
             }
         }
+        let asked = asks.iter().chain(&self.asks).map(|(at, _)| at);
+        let others: BTreeSet<Scope> =
+            asked.filter(|at| asks.get(at) != self.asks.get(at)).map(|(scope, _)| *scope).collect();
+        for scope in others {
+            // every host of the port may be under something else now
+            let of_ingresses =
+                ingresses.routes.hosts().filter(|_| has_ingresses(scope)).map(|(host, _)| host);
+            spots.extend(of_ingresses.map(|host| (scope, host)));
+            spots.extend(self.claims.keys().filter(|(s, _)| *s == scope).cloned());
+            spots.extend(own_hosts.keys().filter(|(s, _)| *s == scope).cloned());
+        }
+        self.asks = asks;
         self.own_hosts = own_hosts;
         self.ended = ended;
         self.certified = None;
@@ -256,13 +276,9 @@ impl Composed {
     ) -> (Option<Arc<VirtualHost>>, Vec<(ResourceRef, Finding)>) {
         let (scope, host) = spot;
         let of_ingresses = ingresses.routes.get(host).filter(|_| has_ingresses(*scope));
-        let mut routes = self.claimed(spot, declared, false, |_| true);
-        if let (HostPattern::Wildcard(parent), Some(_)) = (host, of_ingresses) {
-            // the Ingress's entry is the one that is found for one label
-            let deep = (*scope, HostPattern::Suffix(parent.clone()));
-            routes.extend(self.claimed(&deep, declared, false, |_| true));
-        }
-        if routes.is_empty() {
+        let Together { mut routes, clients, mut lost, claimed } =
+            self.together(spot, declared, of_ingresses, &|_| true);
+        if !claimed {
             if let Some(of_ingresses) = of_ingresses {
                 return (Some(of_ingresses.clone()), Vec::new());
             }
@@ -271,29 +287,106 @@ impl Composed {
                 Vec::new(),
             );
         }
-        routes.extend(of_ingresses.into_iter().flat_map(|v| v.routes()).cloned());
-        let (built, losers) = VirtualHost::build(routes);
-        (built, losers.iter().map(|(loser, winner)| lost(host, loser, winner)).collect())
+        let (built, losers) = VirtualHost::build(std::mem::take(&mut routes));
+        lost.extend(losers.iter().map(|(loser, winner)| self::lost(host, loser, winner)));
+        // of routes that are all kept away none less specific steps in
+        (Some(built.unwrap_or_else(VirtualHost::empty).under(clients)), lost)
     }
 
     /// A listener's host without routes: what others serve there, but not the same Gateway's less specific listeners.
     fn stand_in(
         &self,
-        (scope, host): &Spot,
+        spot @ (scope, host): &Spot,
         own: &BTreeSet<Key>,
         declared: &BTreeMap<RouteId, DeclaredRoute>,
         ingresses: Ingresses<'_>,
     ) -> Arc<VirtualHost> {
         for pattern in broader(host) {
-            let mut routes =
-                self.claimed(&(*scope, pattern.clone()), declared, false, |gateway| !own.contains(gateway));
             let of_ingresses = ingresses.routes.get(&pattern).filter(|_| has_ingresses(*scope));
-            routes.extend(of_ingresses.into_iter().flat_map(|v| v.routes()).cloned());
+            let others = |gateway: &Key| !own.contains(gateway);
+            let Together { routes, clients, .. } =
+                self.together(&(*scope, pattern), declared, of_ingresses, &others);
             if let (Some(built), _) = VirtualHost::build(routes) {
-                return built;
+                return built.under(clients);
             }
         }
-        VirtualHost::empty()
+        let asked = own.iter().find_map(|gateway| self.asks.get(&(*scope, gateway.clone())));
+        VirtualHost::empty().under(asked.filter(|_| self.ended.contains_key(spot)).cloned())
+    }
+
+    /// What Ingresses and some Gateways serve for a host, and what its clients must show. Of those with routes there, the
+    /// Gateway with the most specific listener decides about that; between it and Ingresses, whose clients need show
+    /// nothing, the older object does. Routes for which more was to be asked than is are left out.
+    fn together(
+        &self,
+        spot: &Spot,
+        declared: &BTreeMap<RouteId, DeclaredRoute>,
+        of_ingresses: Option<&Arc<VirtualHost>>,
+        counts: &dyn Fn(&Key) -> bool,
+    ) -> Together {
+        let (scope, host) = spot;
+        let deep = match (host, of_ingresses) {
+            // the Ingress's entry is the one that is found for one label
+            (HostPattern::Wildcard(parent), Some(_)) => Some((*scope, HostPattern::Suffix(parent.clone()))),
+            _ => None,
+        };
+        let spots = || std::iter::once(spot).chain(&deep);
+        let through = |counts: &dyn Fn(&Key) -> bool| -> Vec<_> {
+            spots().flat_map(|spot| self.claimed(spot, declared, false, counts)).collect()
+        };
+        let mut of_ingresses: Vec<_> = of_ingresses.into_iter().flat_map(|v| v.routes()).cloned().collect();
+        let mut all = through(counts);
+        let claimed = !all.is_empty();
+        let asks = |gateway: &Key| self.asks.get(&(*scope, gateway.clone()));
+        let by = spots().flat_map(|spot| self.claims.get(spot).into_iter().flatten());
+        let by = by.filter(|(id, gateway)| id.0 != Kind::TlsRoute && counts(gateway));
+        let by: BTreeSet<_> = by.map(|(_, gateway)| gateway).collect();
+        if by.iter().all(|gateway| asks(gateway).is_none()) {
+            all.extend(of_ingresses);
+            return Together { routes: all, clients: None, lost: Vec::new(), claimed };
+        }
+        let decides = by.iter().max_by_key(|gateway| self.listens(*scope, host, gateway));
+        let mut clients = decides.and_then(|gateway| asks(gateway)).cloned();
+        let required = |clients: &Option<Arc<ClientValidation>>| clients.as_ref().is_some_and(|c| c.required);
+        let fits = |gateway: &Key, clients: &Option<Arc<ClientValidation>>| {
+            counts(gateway) && asks(gateway).is_none_or(|own| !own.required || clients.as_ref() == Some(own))
+        };
+        let mut lost = Vec::new();
+        let oldest = |routes: &[Arc<Route>]| routes.iter().min_by(|a, b| age(a).cmp(&age(b))).cloned();
+        let rivals: Vec<_> = of_ingresses.iter().filter(|r| !r.path.is_challenge()).cloned().collect();
+        if let Some(rival) = oldest(&rivals) {
+            let decided = through(&|gateway| counts(gateway) && asks(gateway) == clients.as_ref());
+            let winner = oldest(&decided).filter(|w| required(&clients) && age(w) < age(&rival));
+            match winner {
+                Some(winner) => {
+                    lost.extend(rivals.iter().map(|loser| lost_protected(spot, loser, &winner)));
+                    of_ingresses.retain(|route| route.path.is_challenge());
+                }
+                None => clients = None,
+            }
+        }
+        let kept = through(&|gateway| fits(gateway, &clients));
+        let winner = oldest(&kept).or_else(|| oldest(&of_ingresses));
+        if let Some(winner) = winner {
+            let left_out = all.iter().filter(|route| !kept.iter().any(|kept| kept.source == route.source));
+            lost.extend(left_out.map(|loser| lost_protected(spot, loser, &winner)));
+        }
+        let mut routes = kept;
+        routes.extend(of_ingresses);
+        Together { routes, clients, lost, claimed }
+    }
+
+    /// How specific the Gateway's listener is that takes a host; `None` where TLS does not end at one.
+    fn listens(&self, scope: Scope, host: &HostPattern, gateway: &Key) -> Option<Specificity> {
+        let one_label = match host {
+            HostPattern::Wildcard(parent) => Some(HostPattern::Suffix(parent.clone())),
+            _ => None,
+        };
+        let own = one_label.unwrap_or_else(|| host.clone());
+        let mut patterns = std::iter::once(own.clone()).chain(broader(&own)).chain([HostPattern::Any]);
+        let takes =
+            |p: &HostPattern| self.ended.get(&(scope, p.clone())).is_some_and(|all| all.contains(gateway));
+        patterns.find(takes).map(|pattern| pattern.specificity())
     }
 
     /// What becomes of TLS connections for a host: `None` leaves it to less specific hosts. Between a TLSRoute and what
@@ -429,6 +522,7 @@ impl Composed {
             let all = self.scopes.iter().map(|(scope, port)| {
                 let listener = Listener {
                     tls: port.tls,
+                    asks_clients: self.asks.keys().any(|(asking, _)| asking == scope),
                     routes: port.routes.clone(),
                     certs: port.certs.clone(),
                     names: port.names.clone(),
@@ -439,6 +533,17 @@ impl Composed {
         }
         (self.published.clone(), moved)
     }
+}
+
+/// What is served for a host by all that count.
+struct Together {
+    routes: Vec<Arc<Route>>,
+    /// What clients must show of themselves.
+    clients: Option<Arc<ClientValidation>>,
+    /// Who is left out since clients are asked for something else.
+    lost: Vec<(ResourceRef, Finding)>,
+    /// Whether Gateways have routes there, left out or not.
+    claimed: bool,
 }
 
 /// Routes for one host of which only one kind can be honoured: one of each object, the oldest one first.
@@ -501,6 +606,20 @@ fn lost_host((scope, host): &Spot, loser: &Route, winner: &Route) -> (ResourceRe
     };
     let field = if loser.source.kind == Kind::Ingress { "spec.rules" } else { "spec.hostnames" };
     let finding = Finding { reason: Reason::PassedHostTaken, field: field.into(), message: message.into() };
+    ((*loser.source).clone(), finding)
+}
+
+/// Of a host whose clients must show a certificate for one of two objects.
+fn lost_protected((scope, host): &Spot, loser: &Route, winner: &Route) -> (ResourceRef, Finding) {
+    let port = scope.port;
+    let message = format!(
+        "host {host} on port {port} is already served by {}, for which clients are asked for another certificate, or \
+         for none; nothing is served here",
+        winner.source
+    );
+    let field = if loser.source.kind == Kind::Ingress { "spec.rules" } else { "spec.hostnames" };
+    let finding =
+        Finding { reason: Reason::ProtectedHostTaken, field: field.into(), message: message.into() };
     ((*loser.source).clone(), finding)
 }
 

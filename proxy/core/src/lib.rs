@@ -5,6 +5,7 @@
 
 pub mod backend;
 pub mod cert;
+pub mod client;
 pub mod filter;
 pub mod listener;
 pub mod policy;
@@ -19,6 +20,7 @@ pub use backend::{
     WeightedBackend,
 };
 pub use cert::{CertStore, CertifiedKey};
+pub use client::ClientValidation;
 pub use filter::{Filter, HeaderEdit, Mirror, PathEdit, Redirect, Rewrite};
 pub use listener::{Listener, Listeners, Local, Scope, TlsMode};
 pub use policy::access::Access;

@@ -34,7 +34,9 @@ pub struct Scope {
 pub struct Listener {
     /// Whether clients speak TLS here. A port is one or the other; 80 is plain and 443 is TLS always.
     pub tls: bool,
-    /// Routes by host. A listener's host name that has no route has an empty `VirtualHost`, so that
+    /// Whether clients of some of its hosts are asked for certificates.
+    pub asks_clients: bool,
+    /// Routes by host, each with what its clients must show. A listener's host name that has no route has an empty `VirtualHost`, so that
     /// less specific listeners do not step in (listener isolation). A host that Ingresses declare by
     /// `*.parent` and Gateways by `*.parent` too is two entries: for one label the Ingress's entry is
     /// the one that is found, so it must hold the Gateway's routes as well.

@@ -9,7 +9,7 @@ use crate::strict::Malformed;
 use crate::tls::TlsInfo;
 use futures::task::AtomicWaker;
 use http::HeaderValue;
-use ingress_core::Local;
+use ingress_core::{ClientValidation, Local};
 use parking_lot::Mutex;
 use pingora_core::protocols::tls::SslDigest;
 use pingora_core::protocols::{Digest, SocketDigest};
@@ -20,6 +20,7 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::task::{Context, Poll};
+use tokio::sync::Notify;
 
 /// Streams that an HTTP/2 client may give up at once. Beyond these the connection is closed, if they
 /// are most of its streams (CVE-2023-44487, CVE-2025-8671).
@@ -40,6 +41,8 @@ pub struct Conn {
     pub tls_version: Option<&'static str>,
     /// The server name asked for, in lower case and without a trailing dot.
     pub sni: Option<Box<str>>,
+    /// The validation of client certificates that it was let in under.
+    pub clients: Option<Arc<ClientValidation>>,
     /// Where it came in; `None` if the system does not say.
     pub local: Option<Local>,
     /// A request head is being read; set by the connection loop, cleared by the first hook.
@@ -57,6 +60,8 @@ pub struct Conn {
     cut: AtomicBool,
     /// Who waits for the connection.
     waiting: AtomicWaker,
+    /// The client is to come again on another connection.
+    away: Notify,
     /// All that the engine will still write for this request is in memory: what the client does not
     /// take is kept for it, and the engine is done.
     pub(super) whole: AtomicBool,
@@ -100,6 +105,7 @@ impl Conn {
             tls: ssl.is_some(),
             tls_version: info.map(|i| i.version),
             sni: info.and_then(|i| i.sni.clone()),
+            clients: info.and_then(|i| i.clients.clone()),
             local: None,
             reading_head: AtomicBool::new(false),
             head_bytes: AtomicUsize::new(0),
@@ -109,6 +115,7 @@ impl Conn {
             streams: Streams::default(),
             cut: AtomicBool::new(false),
             waiting: AtomicWaker::new(),
+            away: Notify::new(),
             whole: AtomicBool::new(false),
             reserved: Mutex::default(),
             owed: AtomicBool::new(false),
@@ -216,6 +223,16 @@ impl Conn {
     /// What follows is a tunnel: its bytes are nobody's business.
     pub fn follow_no_more(&self) {
         self.following.store(false, Ordering::Relaxed);
+    }
+
+    /// Sends the client away from an HTTP/2 connection; what runs on it goes on.
+    pub fn send_away(&self) {
+        self.away.notify_one();
+    }
+
+    /// Comes when the client is to be sent away.
+    pub(super) async fn sent_away(&self) {
+        self.away.notified().await;
     }
 
     /// Ends the connection, and all that runs on it, now.

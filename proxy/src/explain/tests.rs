@@ -1,9 +1,9 @@
 use super::*;
 use ingress_core::route::RuleIndex;
 use ingress_core::{
-    Access, Actions, Backend, BackendProtocol, CertStore, CertifiedKey, Filter, HostMap, HostPattern, Kind,
-    Listener, PathMatch, Policy, Redirect, ResourceRef, RouteTable, Scope, ServicePort, Slot, TlsMode,
-    VirtualHost,
+    Access, Actions, Backend, BackendProtocol, CertStore, CertifiedKey, ClientValidation, Filter, HostMap,
+    HostPattern, Kind, Listener, PathMatch, Policy, Redirect, ResourceRef, RouteTable, Scope, ServicePort,
+    Slot, TlsMode, VirtualHost,
 };
 use rustls_pki_types::PrivateKeyDer;
 use std::sync::Arc;
@@ -248,4 +248,39 @@ fn where_a_request_comes_in_decides_what_serves_it() {
     assert!(told(&at(host, None, Some(9443))).contains("nothing is served on port 9443"));
     let passed = told(&at("pass.example.com", None, Some(8443)));
     assert_eq!(passed, "the TLS connection is passed on unread, by ingress/shop/web");
+}
+
+#[test]
+fn who_must_show_a_certificate_is_told_so() {
+    let clients = |required| {
+        let authorities = Box::default();
+        let fingerprint = [u8::from(required); 32];
+        Arc::new(ClientValidation { authorities, required, fingerprint, native: Slot::new() })
+    };
+    let mut routes = RouteTable::default();
+    for (host, clients) in
+        [("closed.x", Some(clients(true))), ("lax.x", Some(clients(false))), ("open.x", None)]
+    {
+        let own = VirtualHost::build(vec![route(host, prefix("/"), "web", |_| {})]).0;
+        routes.set(&host.parse().unwrap(), own.map(|own| own.under(clients)));
+    }
+    let listener =
+        Listener { tls: true, asks_clients: true, routes: Arc::new(routes), ..Listener::default() };
+    let mut s = snapshot("else.x", vec![]);
+    let scope = Scope { address: None, port: 443 };
+    s.listeners = Arc::new([(scope, Arc::new(listener))].into_iter().collect());
+    for (host, sni, status, asked) in [
+        ("closed.x", None, "forwarded", Some("required")),
+        ("closed.x", Some("open.x"), "421 ", None),
+        ("closed.x", Some("lax.x"), "421 ", Some("asked_for")),
+        ("closed.x", Some("nobody.x"), "421 ", None),
+        ("open.x", Some("closed.x"), "forwarded", Some("required")),
+        ("lax.x", Some("open.x"), "forwarded", None),
+    ] {
+        let sni = sni.map(Into::into);
+        let report = ask(&s, &Question { tls: true, sni, ..question(host, "/x") });
+        assert!(report.answer.summary.starts_with(status), "{host}: {}", report.answer.summary);
+        let told = section(&report, "certificate").fact("client_certificate").unwrap().clone();
+        assert_eq!(told, asked.map_or(Fact::Nothing, text), "{host}");
+    }
 }

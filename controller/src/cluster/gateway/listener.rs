@@ -30,9 +30,39 @@ fields! {
     /// `spec.tls` of a Gateway.
     pub struct GatewayTls {
         /// Of clients.
-        pub frontend: Option<Present>,
+        pub frontend: Option<FrontendTls>,
         /// Of backends.
         pub backend: Option<Present>,
+    }
+
+    /// `spec.tls.frontend`
+    pub struct FrontendTls {
+        /// What holds on the ports that are not listed.
+        pub default: ClientTls,
+        /// What holds on a port, in the place of the default.
+        pub per_port: List<PortTls>,
+    }
+
+    /// TLS of clients on one port.
+    pub struct PortTls {
+        /// The port.
+        pub port: i32,
+        /// What holds there.
+        pub tls: ClientTls,
+    }
+
+    /// TLS of clients.
+    pub struct ClientTls {
+        /// What is asked of their certificates; absent: none is asked for.
+        pub validation: Option<ClientCertificates>,
+    }
+
+    /// `validation` of clients.
+    pub struct ClientCertificates {
+        /// Where the authorities' certificates are.
+        pub ca_certificate_refs: List<ObjectRef>,
+        /// AllowValidOnly, which is what holds without it, or AllowInsecureFallback.
+        pub mode: Option<Text>,
     }
 
     /// `spec.infrastructure`
@@ -88,6 +118,16 @@ fields! {
         pub from: Option<Text>,
         /// By labels of the namespace.
         pub selector: Option<Selector>,
+    }
+}
+
+impl GatewaySpec {
+    /// Whether it names authorities of clients' certificates.
+    pub fn names_authorities(&self) -> bool {
+        let frontend = self.tls.as_ref().and_then(|tls| tls.frontend.as_ref());
+        let names =
+            |tls: &ClientTls| tls.validation.as_ref().is_some_and(|v| !v.ca_certificate_refs.is_empty());
+        frontend.is_some_and(|f| names(&f.default) || f.per_port.iter().any(|port| names(&port.tls)))
     }
 }
 

@@ -6,7 +6,7 @@ use crate::cluster::gateway::{GROUP, ListenerSpec};
 use crate::finding::{Findings, Reason, quoted};
 use crate::status::conditions::Condition;
 use crate::translate::grant::Kinded;
-use ingress_core::{CertifiedKey, HostPattern, Kind, Scope};
+use ingress_core::{CertifiedKey, ClientValidation, HostPattern, Kind, Scope};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -28,6 +28,8 @@ pub(in crate::translate) struct Listener {
     pub serves: bool,
     /// Its certificates, the first one for all handshakes.
     pub certificate: Option<Arc<CertifiedKey>>,
+    /// What its clients must show, where TLS ends.
+    pub clients: Option<Arc<ClientValidation>>,
     pub conditions: Box<[Condition]>,
 }
 
@@ -115,9 +117,10 @@ impl Look<'_> {
             Ok(()) => self.kinds(spec, &mut steps, &field, findings),
             Err(_) => Box::default(),
         };
-        let mut certificate = None;
+        let (mut certificate, mut clients) = (None, None);
         if tls && !passthrough && steps.accepted.is_ok() {
             certificate = self.certificate(owner, spec, &mut steps, &field, findings);
+            clients = self.clients(owner, spec, &mut steps, &field, findings);
         }
         let from = From::read(
             spec.allowed_routes.as_ref().and_then(|allowed| allowed.namespaces.as_ref()),
@@ -129,6 +132,18 @@ impl Look<'_> {
         if steps.accepted.is_ok() && !self.claim(owner.gateway, port, &hostname) {
             let message = format!("another listener of the Gateway has host {hostname} of port {port}");
             steps.conflict("HostnameConflict", field(".hostname"), message, findings);
+        }
+        if steps.accepted.is_ok() && !owner.refused && tls && !passthrough {
+            let at = (Scope { address: owner.address, port }, hostname.clone());
+            let (first, asked) =
+                self.asked.entry(at).or_insert_with(|| (owner.gateway.clone(), clients.clone()));
+            if *asked != clients {
+                let message = format!(
+                    "Gateway {first} has host {hostname} of port {port} and asks something else of its clients: \
+                     one host cannot both demand a certificate and not"
+                );
+                steps.conflict("HostnameConflict", field(".hostname"), message, findings);
+            }
         }
         let serves =
             !owner.refused && steps.accepted.is_ok() && (!tls || passthrough || certificate.is_some());
@@ -144,6 +159,7 @@ impl Look<'_> {
             scope: steps.accepted.is_ok().then_some(Scope { address, port }),
             serves,
             certificate,
+            clients,
             conditions: steps.conditions(serves),
         }
     }
@@ -233,6 +249,29 @@ impl Look<'_> {
             }
         }
         kinds.into()
+    }
+
+    /// What clients must show there. Where that cannot be honoured, nobody is let in.
+    fn clients(
+        &mut self,
+        owner: Owner<'_>,
+        spec: &ListenerSpec,
+        steps: &mut Steps,
+        field: &impl Fn(&str) -> String,
+        findings: &mut Findings,
+    ) -> Option<Arc<ClientValidation>> {
+        let asked = self.frontends.get(owner.gateway)?.on(spec.port);
+        if steps.resolved.is_ok() {
+            steps.resolved.clone_from(&asked.resolved);
+        }
+        match &asked.clients {
+            Ok(clients) => clients.clone(),
+            Err((reason, message)) => {
+                findings.add(Reason::ListenerNotAccepted, field(".port"), message.clone());
+                steps.accepted = Err((reason, message.clone()));
+                None
+            }
+        }
     }
 
     /// The certificate, if every reference is good: with one that is not, no route is served.

@@ -1,4 +1,5 @@
 mod backend_tls;
+mod clients;
 
 use super::*;
 use crate::cluster::definition::DefinitionObject;

@@ -3,7 +3,7 @@
 use crate::route::Precedence;
 use crate::route::conditions::Head;
 use crate::route::names::HostMap;
-use crate::{Auth, Conditions, HostPattern, PathMatch, Route};
+use crate::{Auth, ClientValidation, Conditions, HostPattern, PathMatch, Route};
 use http::{HeaderMap, Method};
 use std::collections::HashMap;
 use std::ops::Range;
@@ -61,6 +61,17 @@ impl RouteTable {
         self.hosts.entries(host).find(|(_, host)| !host.solver)
     }
 
+    /// What clients are asked for in a handshake with this server name (normalised), or without one: before a path is
+    /// known, what is declared for ACME challenges alone decides nothing.
+    pub fn clients(&self, sni: Option<&str>) -> Option<&Arc<ClientValidation>> {
+        let decides = |host: &Arc<VirtualHost>| !host.solver;
+        let host = match sni {
+            Some(name) => self.hosts.find_if(name, decides),
+            None => self.hosts.any().filter(|host| decides(host)),
+        };
+        host?.clients()
+    }
+
     /// The route for a normalised host and a routing path, for a GET without header fields and query.
     pub fn find(&self, host: &str, path: &str) -> Result<&Arc<Route>, NoMatch> {
         self.host(host, path)?.find(path).ok_or(NoMatch::Path)
@@ -106,6 +117,8 @@ pub struct VirtualHost {
     oauth: Option<OAuthRoutes>,
     /// There is nothing but routes for ACME challenges.
     solver: bool,
+    /// What clients must show before any of it is served; `None`: nothing.
+    clients: Option<Arc<ClientValidation>>,
 }
 
 /// The first route of a host for each OAuth client there: they share the host's OAuth endpoints, and
@@ -206,14 +219,36 @@ impl VirtualHost {
         let shadowed = lost.iter().map(|(loser, _)| loser.clone()).collect();
         let oauth = oauth_routes(&kept);
         let solver = kept.iter().all(|route| route.path.is_challenge());
-        let host = Self { routes: kept.into(), index, oauth, shadowed, since: Since::default(), solver };
+        let host = Self {
+            routes: kept.into(),
+            index,
+            oauth,
+            shadowed,
+            since: Since::default(),
+            solver,
+            clients: None,
+        };
         (Some(Arc::new(host)), lost)
     }
 
     /// A host that is declared and has no route: 404, and no less specific host steps in.
     pub fn empty() -> Arc<Self> {
         let (routes, shadowed) = (Box::default(), Box::default());
-        Arc::new(Self { routes, index: None, oauth: None, shadowed, since: Since::default(), solver: false })
+        let since = Since::default();
+        Arc::new(Self { routes, index: None, oauth: None, shadowed, since, solver: false, clients: None })
+    }
+
+    /// The same, served to those clients alone that the validation lets in.
+    pub fn under(mut self: Arc<Self>, clients: Option<Arc<ClientValidation>>) -> Arc<Self> {
+        if self.clients != clients {
+            Arc::make_mut(&mut self).clients = clients;
+        }
+        self
+    }
+
+    /// What clients must show of themselves; `None`: nothing.
+    pub fn clients(&self) -> Option<&Arc<ClientValidation>> {
+        self.clients.as_ref()
     }
 
     /// Whether less specific hosts are asked for this path.

@@ -25,7 +25,7 @@ fn to_tls() -> String {
     route("r", &format!("rules: [{}, {}]", rule("/one", 443), rule("/two", 8443)))
 }
 
-fn authority() -> String {
+pub(super) fn authority() -> String {
     let group = EcGroup::from_curve_name(Nid::X9_62_PRIME256V1).unwrap();
     let key = PKey::from_ec_key(EcKey::generate(&group).unwrap()).unwrap();
     let mut builder = X509::builder().unwrap();

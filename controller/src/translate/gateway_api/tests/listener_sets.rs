@@ -431,7 +431,10 @@ fn a_set_follows_what_becomes_of_its_gateway() {
         &child("shop/r", &of_set("s")),
     ]);
     assert!(bench.at("s.example.com", "/r").is_some());
-    bench.add(&open(EVERYWHERE).replace("\"spec\":{", "\"spec\":{\"tls\":{\"frontend\":{}},"));
+    bench.add(
+        &open(EVERYWHERE)
+            .replace("\"spec\":{", "\"spec\":{\"infrastructure\":{\"parametersRef\":{\"name\":\"x\"}},"),
+    );
     is(bench.of_set("s", "Accepted"), "False", "ParentNotAccepted");
     is(bench.of_set("s", "Programmed"), "False", "ParentNotProgrammed");
     assert_eq!(bench.at("s.example.com", "/r"), None);
