@@ -92,6 +92,8 @@ pub enum Reason {
     ListenerNotAccepted,
     /// A listener's certificate cannot be used; none of its routes is served.
     ListenerCertificateInvalid,
+    /// A Gateway's certificate for backends cannot be used; they are reached without.
+    BackendClientCertificateInvalid,
     /// No listener takes the route.
     RouteNotAttached,
     /// A match that cannot be honoured; it is left out.

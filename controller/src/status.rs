@@ -14,13 +14,14 @@ use std::net::IpAddr;
 
 /// Features of the Gateway API that a GatewayClass says we have, in the order of the alphabet: those whose conformance
 /// tests pass with the flags' defaults. What is left out, and why, is in `docs/gateway.md`.
-pub const FEATURES: [&str; 37] = [
+pub const FEATURES: [&str; 38] = [
     "BackendTLSPolicy",
     "BackendTLSPolicySANValidation",
     "GRPCRoute",
     "GRPCRouteNamedRouteRule",
     "Gateway",
     "GatewayAddressEmpty",
+    "GatewayBackendClientCertificate",
     "GatewayFrontendClientCertificateValidation",
     "GatewayFrontendClientCertificateValidationInsecureFallback",
     "GatewayHTTPListenerIsolation",

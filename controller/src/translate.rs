@@ -11,6 +11,7 @@ mod backend;
 mod backend_ref;
 mod backend_tls;
 mod class;
+mod client_certificate;
 mod filter;
 mod gateway;
 mod gateway_api;

@@ -10,13 +10,14 @@ use bytes::Bytes;
 use h2::RecvStream;
 use h2::server::SendResponse;
 use http::{HeaderMap, Request, Response};
-use openssl::ssl::{AlpnError, Ssl, SslAcceptor, select_next_proto};
+use openssl::ssl::{AlpnError, Ssl, SslAcceptor, SslRef, select_next_proto};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio_openssl::SslStream;
 
-use crate::origin::acceptor;
+use crate::origin::{acceptor, ask, client_of};
+use crate::pki::Leaf;
 
 type Handler = Arc<
     dyn Fn(Request<RecvStream>, SendResponse<Bytes>) -> Pin<Box<dyn Future<Output = ()> + Send>>
@@ -55,9 +56,21 @@ impl H2Origin {
         Fut: Future<Output = ()> + Send + 'static,
     {
         let mut builder = acceptor(cert_pem, key_pem);
-        builder.set_alpn_select_callback(|_, offered| {
-            select_next_proto(b"\x02h2", offered).ok_or(AlpnError::ALERT_FATAL)
-        });
+        builder.set_alpn_select_callback(only_h2);
+        let handler: Handler = Arc::new(move |request, respond| Box::pin(handler(request, respond)));
+        Self::listen(Some(builder.build()), handler).await
+    }
+
+    /// [`H2Origin::start_tls`] that speaks to nobody without a certificate of the authorities of this PEM. Requests have
+    /// its [`ClientName`] among their extensions.
+    pub async fn start_tls_demanding<F, Fut>(leaf: &Leaf, authorities: &str, handler: F) -> Self
+    where
+        F: Fn(Request<RecvStream>, SendResponse<Bytes>) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = ()> + Send + 'static,
+    {
+        let mut builder = acceptor(&leaf.cert_pem, &leaf.key_pem);
+        ask(&mut builder, authorities, true);
+        builder.set_alpn_select_callback(only_h2);
         let handler: Handler = Arc::new(move |request, respond| Box::pin(handler(request, respond)));
         Self::listen(Some(builder.build()), handler).await
     }
@@ -97,6 +110,14 @@ impl H2Origin {
     }
 }
 
+/// The common name of the certificate that a client showed.
+#[derive(Clone, Debug)]
+pub struct ClientName(pub String);
+
+fn only_h2<'a>(_: &mut SslRef, offered: &'a [u8]) -> Result<&'a [u8], AlpnError> {
+    select_next_proto(b"\x02h2", offered).ok_or(AlpnError::ALERT_FATAL)
+}
+
 impl Drop for H2Origin {
     fn drop(&mut self) {
         self.accepting.abort();
@@ -113,11 +134,12 @@ async fn accept(listener: TcpListener, tls: Option<SslAcceptor>, handler: Handle
         let (tls, handler, shared) = (tls.clone(), handler.clone(), shared.clone());
         connections.spawn(async move {
             match tls {
-                None => serve(stream, handler, &shared).await,
+                None => serve(stream, None, handler, &shared).await,
                 Some(tls) => {
                     let mut stream = SslStream::new(Ssl::new(tls.context()).unwrap(), stream).unwrap();
                     if Pin::new(&mut stream).accept().await.is_ok() {
-                        serve(stream, handler, &shared).await;
+                        let client = client_of(stream.ssl()).map(ClientName);
+                        serve(stream, client, handler, &shared).await;
                     }
                 }
             }
@@ -127,10 +149,18 @@ async fn accept(listener: TcpListener, tls: Option<SslAcceptor>, handler: Handle
     }
 }
 
-async fn serve(stream: impl AsyncRead + AsyncWrite + Unpin, handler: Handler, shared: &Shared) {
+async fn serve(
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    client: Option<ClientName>,
+    handler: Handler,
+    shared: &Shared,
+) {
     let Ok(mut connection) = h2::server::handshake(stream).await else { return };
     let mut requests = JoinSet::new();
-    while let Some(Ok((request, respond))) = connection.accept().await {
+    while let Some(Ok((mut request, respond))) = connection.accept().await {
+        if let Some(client) = &client {
+            request.extensions_mut().insert(client.clone());
+        }
         let mut head = Request::new(());
         (*head.method_mut(), *head.uri_mut()) = (request.method().clone(), request.uri().clone());
         *head.headers_mut() = request.headers().clone();

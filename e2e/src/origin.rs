@@ -7,15 +7,21 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
+use openssl::nid::Nid;
 use openssl::pkey::PKey;
-use openssl::ssl::{AlpnError, Ssl, SslAcceptor, SslAcceptorBuilder, SslMethod, select_next_proto};
+use openssl::ssl::{
+    AlpnError, Ssl, SslAcceptor, SslAcceptorBuilder, SslMethod, SslRef, SslVerifyMode, select_next_proto,
+};
 use openssl::x509::X509;
+use openssl::x509::store::X509StoreBuilder;
 use serde_json::json;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio_openssl::SslStream;
+
+use crate::pki::Leaf;
 
 /// A backend. It stops, and its connections break, when it is dropped.
 pub struct Origin {
@@ -45,6 +51,8 @@ pub struct Received {
     pub headers: Vec<(String, String)>,
     /// The body, unchunked.
     pub body: Vec<u8>,
+    /// The common name of the certificate that the client showed, where it was asked for one.
+    pub client: Option<String>,
 }
 
 impl Received {
@@ -140,6 +148,20 @@ impl Origin {
         handler: impl Fn(&Received) -> Reply + Send + Sync + 'static,
     ) -> Self {
         let service = Service::Tls(Some(Arc::new(handler)), acceptor(cert_pem, key_pem).build());
+        Self::start(([127, 0, 0, 1], 0).into(), service).await
+    }
+
+    /// [`Origin::https`] that asks clients for certificates of the authorities of this PEM, and, where they are
+    /// `demanded`, speaks to nobody without.
+    pub async fn https_asking(
+        leaf: &Leaf,
+        authorities: &str,
+        demanded: bool,
+        handler: impl Fn(&Received) -> Reply + Send + Sync + 'static,
+    ) -> Self {
+        let mut acceptor = acceptor(&leaf.cert_pem, &leaf.key_pem);
+        ask(&mut acceptor, authorities, demanded);
+        let service = Service::Tls(Some(Arc::new(handler)), acceptor.build());
         Self::start(([127, 0, 0, 1], 0).into(), service).await
     }
 
@@ -258,6 +280,27 @@ pub(crate) fn acceptor(cert_pem: &str, key_pem: &str) -> SslAcceptorBuilder {
     builder
 }
 
+/// Has a server ask its clients for certificates of these authorities.
+pub(crate) fn ask(acceptor: &mut SslAcceptorBuilder, authorities: &str, demanded: bool) {
+    let mut store = X509StoreBuilder::new().unwrap();
+    for authority in X509::stack_from_pem(authorities.as_bytes()).unwrap() {
+        store.add_cert(authority).unwrap();
+    }
+    acceptor.set_verify_cert_store(store.build()).unwrap();
+    let mut mode = SslVerifyMode::PEER;
+    if demanded {
+        mode |= SslVerifyMode::FAIL_IF_NO_PEER_CERT;
+    }
+    acceptor.set_verify(mode);
+}
+
+/// The common name of the client's certificate.
+pub(crate) fn client_of(ssl: &SslRef) -> Option<String> {
+    let certificate = ssl.peer_certificate()?;
+    let name = certificate.subject_name().entries_by_nid(Nid::COMMONNAME).next()?;
+    Some(String::from_utf8_lossy(name.data().as_slice()).into_owned())
+}
+
 async fn accept(
     listener: TcpListener,
     service: Arc<Service>,
@@ -276,11 +319,12 @@ async fn accept(
         connections.spawn(async move {
             let _open = open;
             match &*service {
-                Service::Http(handler) => drop(serve(stream, handler.as_ref(), &shared, closing).await),
+                Service::Http(handler) => drop(serve(stream, None, handler.as_ref(), &shared, closing).await),
                 Service::Tls(handler, acceptor) => {
                     let mut stream = SslStream::new(Ssl::new(acceptor.context()).unwrap(), stream).unwrap();
                     if Pin::new(&mut stream).accept().await.is_ok() {
-                        let _ = serve(stream, handler.as_ref(), &shared, closing).await;
+                        let client = client_of(stream.ssl());
+                        let _ = serve(stream, client, handler.as_ref(), &shared, closing).await;
                     }
                 }
                 Service::Raw(handler) => handler(stream).await,
@@ -308,6 +352,7 @@ impl Drop for Open {
 
 async fn serve(
     mut stream: impl Stream,
+    client: Option<String>,
     handler: Option<&HttpHandler>,
     shared: &Shared,
     mut closing: watch::Receiver<u64>,
@@ -323,6 +368,7 @@ async fn serve(
         let Some(head) = head_from(&mut stream, &mut buffer).await? else { return Ok(()) };
         shared.heads.lock().unwrap().push(head.clone());
         let mut received = parse(head);
+        received.client.clone_from(&client);
         if received.header("expect").is_some_and(|v| v.eq_ignore_ascii_case("100-continue")) {
             stream.write_all(b"HTTP/1.1 100 Continue\r\n\r\n").await?;
         }
@@ -372,7 +418,7 @@ fn parse(head: Vec<u8>) -> Received {
             (name.to_owned(), value.trim().to_owned())
         })
         .collect();
-    Received { head, request_line, headers, body: Vec::new() }
+    Received { head, request_line, headers, body: Vec::new(), client: None }
 }
 
 async fn read_body(
@@ -453,7 +499,7 @@ fn encode(reply: &Reply, request: &Received, last: bool) -> Vec<u8> {
     for (name, value) in &reply.headers {
         out += &format!("{name}: {value}\r\n");
     }
-    let bodiless = reply.status == 204 || reply.status == 304;
+    let bodiless = matches!(reply.status, 101 | 204 | 304);
     if !bodiless {
         out += &format!("Content-Length: {}\r\n", reply.body.len());
     }

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use openssl::asn1::Asn1Time;
+use openssl::asn1::{Asn1Integer, Asn1Time};
 use openssl::bn::BigNum;
 use openssl::ec::{Asn1Flag, EcGroup, EcKey};
 use openssl::hash::MessageDigest;
@@ -112,6 +112,8 @@ pub struct LeafOptions {
     pub common_name: String,
     /// The subject's organisation: for Kubernetes the group.
     pub organization: Option<String>,
+    /// The serial number; the next one where absent.
+    pub serial: Option<u32>,
     /// Seconds from now at which validity starts.
     pub not_before: i64,
     /// Seconds from now at which validity ends.
@@ -125,6 +127,7 @@ impl Default for LeafOptions {
         Self {
             common_name: String::new(),
             organization: None,
+            serial: None,
             not_before: -3600,
             not_after: 86_400,
             server_only: false,
@@ -186,6 +189,9 @@ impl Ca {
         let subject = subject(common_name, options.organization.as_deref());
         let issuer = self.certificate.subject_name();
         let mut builder = base(&subject, issuer, &key, options.not_before, options.not_after);
+        if let Some(serial) = options.serial {
+            builder.set_serial_number(&number(serial)).unwrap();
+        }
         builder.append_extension(BasicConstraints::new().build().unwrap()).unwrap();
         builder.append_extension(KeyUsage::new().critical().digital_signature().build().unwrap()).unwrap();
         let mut usage = ExtendedKeyUsage::new();
@@ -229,7 +235,7 @@ fn base(
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs() as i64;
     let mut builder = X509::builder().unwrap();
     builder.set_version(2).unwrap();
-    builder.set_serial_number(&BigNum::from_u32(serial()).unwrap().to_asn1_integer().unwrap()).unwrap();
+    builder.set_serial_number(&number(serial())).unwrap();
     builder.set_subject_name(subject).unwrap();
     builder.set_issuer_name(issuer).unwrap();
     builder.set_pubkey(key).unwrap();
@@ -247,6 +253,10 @@ fn subject(common_name: &str, organization: Option<&str>) -> X509Name {
     let common_name = common_name.get(..64).unwrap_or(common_name);
     name.append_entry_by_nid(Nid::COMMONNAME, common_name).unwrap();
     name.build()
+}
+
+fn number(serial: u32) -> Asn1Integer {
+    BigNum::from_u32(serial).unwrap().to_asn1_integer().unwrap()
 }
 
 fn serial() -> u32 {

@@ -20,6 +20,7 @@ pub mod fuzz;
 mod guard;
 mod handshake;
 mod headers;
+mod keypair;
 mod listeners;
 pub mod metrics;
 mod mirror;

@@ -320,6 +320,7 @@ pub(crate) mod tests {
                 verify: true,
                 keepalive: true,
                 tls: None,
+                client: None,
             }),
             source: Arc::new(ResourceRef::new(Kind::Ingress, "ns", name)),
             host: "h.example".into(),

@@ -6,7 +6,7 @@ use crate::handshake::Handshake;
 use crate::metrics::Metrics;
 use crate::passthrough::{self, Choice};
 use crate::places::{Place, Places};
-use crate::{Shared, proxy_protocol};
+use crate::{Shared, keypair, proxy_protocol};
 use async_trait::async_trait;
 use bytes::BufMut;
 use ingress_core::route::host::normal_name;
@@ -17,7 +17,7 @@ use openssl::ec::{EcGroup, EcKey};
 use openssl::error::ErrorStack;
 use openssl::hash::MessageDigest;
 use openssl::nid::Nid;
-use openssl::pkey::{PKey, Private};
+use openssl::pkey::PKey;
 use openssl::x509::extension::{BasicConstraints, SubjectAlternativeName};
 use openssl::x509::{X509, X509NameBuilder};
 use pingora_core::apps::ServerApp;
@@ -32,6 +32,7 @@ use pingora_core::tls::ssl::{
     AlpnError, ClientHelloResponse, NameType, SslAcceptor, SslAcceptorBuilder, SslMethod, SslOptions,
     SslVersion, select_next_proto,
 };
+use pingora_core::utils::tls::CertKey;
 use std::any::Any;
 use std::io;
 use std::sync::Arc;
@@ -53,37 +54,19 @@ pub struct TlsInfo {
     pub clients: Option<Arc<ClientValidation>>,
 }
 
-/// A chain and key in OpenSSL's form, leaf first.
-struct Native {
-    leaf: X509,
-    rest: Vec<X509>,
-    key: PKey<Private>,
-}
-
-impl Native {
-    fn parse(certified: &CertifiedKey) -> Option<Self> {
-        let mut chain = certified.chain.iter().map(|der| X509::from_der(der));
-        let leaf = chain.next()?.ok()?;
-        Some(Self {
-            leaf,
-            rest: chain.collect::<Result<_, _>>().ok()?,
-            key: PKey::private_key_from_der(certified.key.secret_der()).ok()?,
-        })
+/// Has a server show the certificate.
+fn install(pair: &CertKey, ssl: &mut TlsRef) -> Result<(), ErrorStack> {
+    ext::ssl_use_certificate(ssl, pair.leaf())?;
+    ext::ssl_use_private_key(ssl, pair.key())?;
+    for certificate in pair.intermediates() {
+        ext::ssl_add_chain_cert(ssl, certificate)?;
     }
-
-    fn install(&self, ssl: &mut TlsRef) -> Result<(), ErrorStack> {
-        ext::ssl_use_certificate(ssl, &self.leaf)?;
-        ext::ssl_use_private_key(ssl, &self.key)?;
-        for certificate in &self.rest {
-            ext::ssl_add_chain_cert(ssl, certificate)?;
-        }
-        Ok(())
-    }
+    Ok(())
 }
 
 /// Whether a certificate that the controller accepted can be served.
 pub(crate) fn serves(certified: &CertifiedKey) -> bool {
-    Native::parse(certified).is_some()
+    keypair::of(certified).is_some()
 }
 
 /// Counts a handshake as failed unless it is marked done; lives in the connection's SSL object, and
@@ -107,7 +90,7 @@ struct Port {
     /// The listener port.
     port: u16,
     reader: Reader,
-    fallback: Native,
+    fallback: CertKey,
     metrics: Metrics,
     places: Arc<Places>,
     outcome: openssl::ex_data::Index<openssl::ssl::Ssl, Outcome>,
@@ -134,13 +117,12 @@ impl TlsAccept for Certificates {
         let Port { port, reader, fallback, metrics, .. } = &*self.0;
         let name = ssl.servername(NameType::HOST_NAME);
         let certified = reader.peek().certificate(*port, name).cloned();
-        // Parsed once per certificate; a chain that the controller accepted always parses.
-        let native = certified.as_ref().and_then(|c| c.native.get_or_init(|| Native::parse(c))?.as_ref());
-        let chosen = native.unwrap_or_else(|| {
+        let declared = certified.as_ref().and_then(|certified| keypair::of(certified));
+        let chosen = declared.map(|pair| &**pair).unwrap_or_else(|| {
             metrics.fallback_certificate();
             fallback
         });
-        if let Err(error) = chosen.install(ssl) {
+        if let Err(error) = install(chosen, ssl) {
             tracing::warn!(%error, source = ?certified.map(|c| c.source.to_string()), "certificate not usable");
         }
     }
@@ -347,7 +329,7 @@ pub(crate) fn context() -> Result<SslAcceptorBuilder, ErrorStack> {
 
 /// The certificate for server names that nobody declared: made at start, P-256, valid for as long as
 /// scanners accept (397 days).
-fn self_signed() -> Result<Native, ErrorStack> {
+fn self_signed() -> Result<CertKey, ErrorStack> {
     let key = PKey::from_ec_key(EcKey::generate(&*EcGroup::from_curve_name(Nid::X9_62_PRIME256V1)?)?)?;
     let mut name = X509NameBuilder::new()?;
     name.append_entry_by_text("O", "TAK-OS Ingress")?;
@@ -369,7 +351,7 @@ fn self_signed() -> Result<Native, ErrorStack> {
         .build(&certificate.x509v3_context(None, None))?;
     certificate.append_extension(names)?;
     certificate.sign(&key, MessageDigest::sha256())?;
-    Ok(Native { leaf: certificate.build(), rest: Vec::new(), key })
+    Ok(CertKey::new(vec![certificate.build()], key))
 }
 
 #[cfg(test)]
@@ -378,10 +360,10 @@ mod tests {
 
     #[test]
     fn the_fallback_certificate_belongs_to_its_key_and_to_no_host() {
-        let native = self_signed().unwrap();
-        assert!(native.leaf.verify(&native.key).unwrap());
-        assert!(native.leaf.public_key().unwrap().public_eq(&native.key));
-        let names = native.leaf.subject_alt_names().unwrap();
+        let pair = self_signed().unwrap();
+        assert!(pair.leaf().verify(pair.key()).unwrap());
+        assert!(pair.leaf().public_key().unwrap().public_eq(pair.key()));
+        let names = pair.leaf().subject_alt_names().unwrap();
         assert_eq!(names.iter().filter_map(|n| n.dnsname()).collect::<Vec<_>>(), ["tak-os-ingress.invalid"]);
     }
 }

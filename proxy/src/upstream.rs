@@ -4,8 +4,8 @@ use crate::Shared;
 use crate::ctx::RequestCtx;
 use crate::resolve::ResolveError;
 use crate::respond::Rejection;
-use crate::trust;
 use crate::tunnel::TunnelConnector;
+use crate::{keypair, trust};
 use ingress_core::{Backend, BackendAddress, Route, Timeouts, Unavailable};
 use pingora_core::protocols::{ALPN, TcpKeepalive};
 use pingora_core::upstreams::peer::{HttpPeer, HttpUpstreamRequestPolicy, PeerOptions};
@@ -100,7 +100,7 @@ pub async fn peer(shared: &Shared, ctx: &mut RequestCtx, upgrade: bool) -> Resul
 }
 
 /// A peer with what belongs to the backend, and nothing of a request. Its group key tells apart what
-/// certificates are believed.
+/// certificates are believed and what certificate is shown.
 pub fn bare_peer(shared: &Shared, backend: &Backend, address: SocketAddr, timeouts: &Timeouts) -> HttpPeer {
     let tls = backend.protocol.tls();
     let name = if tls { backend.tls_name.to_string() } else { String::new() };
@@ -120,6 +120,13 @@ pub fn bare_peer(shared: &Shared, backend: &Backend, address: SocketAddr, timeou
     }
     if let Some(policy) = &backend.tls {
         peer.group_key = trust::apply(policy, options);
+    }
+    if let Some(client) = &backend.client {
+        // The engine tells certificates apart by their serial numbers alone, which two authorities can
+        // give out both.
+        let [a, b, c, d, e, f, g, h, ..] = client.fingerprint;
+        peer.group_key ^= u64::from_be_bytes([a, b, c, d, e, f, g, h]);
+        peer.client_cert_key = keypair::of(client).cloned();
     }
     peer
 }

@@ -62,7 +62,7 @@ const fn row(
 use Severity::{Error, Note, Warning};
 
 /// In the order of [`Reason`]'s variants. TAK-1003 stood for an annotation that was not built yet.
-pub(super) const TABLE: [Entry; 51] = [
+pub(super) const TABLE: [Entry; 52] = [
     row(
         Reason::InvalidAnnotation,
         "TAK-1001",
@@ -350,6 +350,14 @@ pub(super) const TABLE: [Entry; 51] = [
         "Secrets of type kubernetes.io/tls, of other namespaces with a ReferenceGrant",
         "A certificate of a listener is missing, cannot be used, or is not permitted. None of the listener's routes is served.",
         "Create the Secret, or a ReferenceGrant in its namespace; cert-manager is not asked for it.",
+    ),
+    row(
+        Reason::BackendClientCertificateInvalid,
+        "TAK-7015",
+        Error,
+        "a Secret of type kubernetes.io/tls with an RSA or ECDSA key, of another namespace with a ReferenceGrant",
+        "The certificate that a Gateway is to show to its backends is missing, cannot be used, or is not permitted. Backends are reached without a client certificate; those that ask for one refuse.",
+        "Create or correct the Secret, or create a ReferenceGrant for Gateways in its namespace.",
     ),
     row(
         Reason::RouteNotAttached,

@@ -72,6 +72,7 @@ fn route(name: &str) -> Arc<Route> {
         verify: true,
         keepalive: true,
         tls: None,
+        client: None,
     };
     Arc::new(Route {
         path: PathMatch::Exact("/".into()),

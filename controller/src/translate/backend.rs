@@ -48,6 +48,7 @@ impl Backends {
             verify,
             keepalive,
             tls: None,
+            client: None,
         };
         (self.intern(backend), found.problem)
     }

@@ -181,5 +181,6 @@ pub(super) fn broken(service: &Key, port: u16, shared: &mut Shared) -> Arc<Backe
         verify: true,
         keepalive: true,
         tls: None,
+        client: None,
     })
 }

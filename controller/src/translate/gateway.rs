@@ -2,6 +2,7 @@
 //!
 //! They are few and are looked at together: the answer for one can depend on all others, which share its addresses.
 
+mod certificate;
 mod clients;
 mod listener;
 
@@ -18,7 +19,7 @@ use crate::cluster::{Cluster, Key};
 use crate::finding::{Finding, Findings, Reason, quoted};
 use crate::status::{self, conditions::Condition};
 use clients::{Demand, Frontend, Validations};
-use ingress_core::{HostPattern, Kind, Scope};
+use ingress_core::{CertifiedKey, HostPattern, Kind, Scope};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -55,7 +56,9 @@ pub(super) struct Gateway {
     pub sets: Vec<Key>,
     /// How many of them are accepted.
     pub attached_sets: usize,
-    /// `Accepted`, `Programmed`, and `InsecureFrontendValidationMode` where it holds.
+    /// The certificate that is shown to backends which are reached over TLS.
+    pub client: Option<Arc<CertifiedKey>>,
+    /// `Accepted`, `Programmed` and `ResolvedRefs`, and `InsecureFrontendValidationMode` where it holds.
     pub conditions: Box<[Condition]>,
     /// Type and value.
     pub addresses: Box<[(&'static str, Box<str>)]>,
@@ -192,6 +195,11 @@ impl Gateways {
         }
     }
 
+    /// The certificate that a Gateway shows to backends.
+    pub(super) fn client_certificate(&self, gateway: &Key) -> Option<&Arc<CertifiedKey>> {
+        self.all.get(gateway)?.client.as_ref()
+    }
+
     /// All listeners of a Gateway, those of its sets included, in the order that counts.
     pub(super) fn merged(&self, gateway: &Key) -> impl Iterator<Item = &Listener> {
         let gateway = self.all.get(gateway);
@@ -282,6 +290,7 @@ impl Look<'_> {
     fn gateway(&mut self, object: &GatewayObject, address: Option<IpAddr>) -> Gateway {
         let mut findings = Findings::default();
         let refused = self.refused(object, &mut findings);
+        let client = self.client_certificate(object, &mut findings);
         let key = &object.meta.key;
         let frontend = self.frontend(object, &mut findings);
         self.frontends.insert(key.clone(), frontend);
@@ -325,6 +334,16 @@ impl Look<'_> {
                 "on some port clients are let in without a valid certificate (AllowInsecureFallback)";
             Condition::new(status::INSECURE_FRONTEND, true, "ConfigurationChanged", message)
         });
+        let resolved = match &client {
+            Err((reason, message)) => Condition::new("ResolvedRefs", false, reason, message.as_str()),
+            Ok(_) if listeners.iter().all(|l| is(l, "ResolvedRefs")) => {
+                Condition::new("ResolvedRefs", true, "ResolvedRefs", "")
+            }
+            Ok(_) => {
+                let message = "some references of listeners do not resolve; their own conditions say why";
+                Condition::new("ResolvedRefs", false, "ListenersNotResolved", message)
+            }
+        };
         Gateway {
             created: object.meta.created,
             generation: object.meta.generation,
@@ -335,7 +354,8 @@ impl Look<'_> {
             ),
             sets: Vec::new(),
             attached_sets: 0,
-            conditions: [accepted, programmed].into_iter().chain(insecure).collect(),
+            client: client.ok().flatten(),
+            conditions: [accepted, programmed, resolved].into_iter().chain(insecure).collect(),
             addresses,
             findings: findings.finish(),
         }
@@ -361,10 +381,6 @@ impl Look<'_> {
             let kind = address.kind.as_deref().unwrap_or_default();
             let message = format!("addresses of type {} are not supported, IPAddress is", quoted(kind));
             return refuse("UnsupportedAddress", &format!("spec.addresses[{i}].type"), message);
-        }
-        if spec.tls.as_ref().is_some_and(|tls| tls.backend.is_some()) {
-            let message = "a certificate for backends is not supported".to_owned();
-            return refuse("Invalid", "spec.tls.backend", message);
         }
         None
     }

@@ -2,7 +2,9 @@
 
 use super::attach::Attached;
 use super::backend_ref::{BackendRefs, broken};
+use super::client_certificate::Shown;
 use super::filter;
+use super::gateway::Gateways;
 use super::ingress::{Shared, index};
 use super::route::{DeclaredRoute, MatchView, Placed, Reading, RuleView, Usable, View, every_path};
 use crate::cluster::Key;
@@ -26,6 +28,7 @@ const MAX_ATTEMPTS: u32 = 10;
 const BACKOFF: Duration = Duration::from_millis(100);
 
 /// A route before it has a host.
+#[derive(Clone)]
 pub(super) struct Prototype {
     pub rule: RuleIndex,
     pub path: PathMatch,
@@ -43,6 +46,7 @@ pub(super) struct Rules<'a, 'b> {
     shared: &'a mut Shared,
     findings: &'a mut Findings,
     refs: BackendRefs<'a, 'b>,
+    gateways: &'b Gateways,
     /// The first thing that is not understood.
     first_problem: Option<String>,
     source: Arc<ResourceRef>,
@@ -67,7 +71,7 @@ impl<'a, 'b> Rules<'a, 'b> {
         findings: &'a mut Findings,
     ) -> Self {
         let refs = BackendRefs::new(reading, view.kind, &view.meta.key.namespace);
-        Self { view, shared, findings, refs, first_problem: None, source }
+        Self { view, shared, findings, refs, gateways: reading.gateways, first_problem: None, source }
     }
 
     /// Reads them; what is as it was in `old` is taken from there.
@@ -81,7 +85,7 @@ impl<'a, 'b> Rules<'a, 'b> {
             Some(message) => Usable::Part(message),
         };
         let named = (&self.source, view.meta.created);
-        let routes = place(attached, &prototypes, named, old, self.shared);
+        let routes = place(attached, &prototypes, self.gateways, named, old, self.shared);
         let (resolved, services) = self.refs.finish();
         Read { routes, resolved, services, usable }
     }
@@ -268,6 +272,7 @@ impl<'a, 'b> Rules<'a, 'b> {
 pub(super) fn place(
     attached: &Attached,
     prototypes: &[Prototype],
+    gateways: &Gateways,
     (source, created): (&Arc<ResourceRef>, i64),
     old: Option<&DeclaredRoute>,
     shared: &mut Shared,
@@ -278,8 +283,11 @@ pub(super) fn place(
         known.insert((route.host.clone(), route.rule), route.clone());
     }
     let mut placed = Vec::with_capacity(attached.places.len());
+    let mut shown = Shown::default();
     for place in &attached.places {
         let label = shared.label(&place.host);
+        let client = gateways.client_certificate(&place.gateway);
+        let prototypes = shown.at(prototypes, client, &mut shared.backends);
         let routes = prototypes.iter().map(|prototype| {
             let route = Route {
                 path: prototype.path.clone(),

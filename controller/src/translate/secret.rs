@@ -5,7 +5,7 @@ use crate::finding::Reason;
 use ingress_core::{CertifiedKey, HostPattern, Kind, ResourceRef, Slot};
 use openssl::asn1::{Asn1Time, Asn1TimeRef};
 use openssl::error::ErrorStack;
-use openssl::pkey::{PKey, Private};
+use openssl::pkey::{Id, PKey, Private};
 use openssl::sha::Sha256;
 use openssl::ssl::{Ssl, SslContext, SslMethod};
 use openssl::x509::X509;
@@ -114,6 +114,12 @@ pub(super) fn covers(certified: &CertifiedKey, host: &HostPattern) -> bool {
     let Some(Ok(leaf)) = certified.chain.first().map(|der| X509::from_der(der)) else { return false };
     let names = leaf.subject_alt_names();
     names.iter().flatten().any(|name| name.dnsname().is_some_and(|name| host.certified_by(name)))
+}
+
+/// Whether the key signs in a handshake where we are the client: the engine offers RSA and ECDSA there.
+pub(super) fn signs_for_backends(certified: &CertifiedKey) -> bool {
+    PKey::private_key_from_der(certified.key.secret_der())
+        .is_ok_and(|key| matches!(key.id(), Id::RSA | Id::EC))
 }
 
 fn parse(secret: &SecretObject, context: &mut Option<SslContext>) -> Result<CertifiedKey, Problem> {

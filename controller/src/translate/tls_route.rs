@@ -65,7 +65,7 @@ impl Reading<'_> {
             })
             .collect();
         let named = (&source(Kind::TlsRoute, meta, old), meta.created);
-        let routes = place(&attached, &prototypes, named, old, shared);
+        let routes = place(&attached, &prototypes, self.gateways, named, old, shared);
         let (resolved, services) = refs.finish();
         DeclaredRoute { attached, routes, resolved: Some(resolved), usable, findings, services }
     }

@@ -1,6 +1,6 @@
 //! Where a route's requests go.
 
-use crate::{Filter, HostPattern, Slot};
+use crate::{CertifiedKey, Filter, HostPattern, Slot};
 use rustls_pki_types::CertificateDer;
 use std::fmt;
 use std::net::SocketAddr;
@@ -41,6 +41,8 @@ pub struct Backend {
     /// What a BackendTLSPolicy says beyond that; `None` for Ingresses and backends without one. The
     /// protocol is one with TLS then, `tls_name` the policy's host name, and `verify` true.
     pub tls: Option<Arc<BackendTls>>,
+    /// The certificate that we show to it: of the Gateway that the route comes through. Only where `tls` is.
+    pub client: Option<Arc<CertifiedKey>>,
 }
 
 /// Which certificates of a backend are believed.

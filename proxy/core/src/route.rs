@@ -8,7 +8,10 @@ pub mod path;
 pub mod regex;
 pub mod table;
 
-use crate::{Backend, Conditions, Filter, Kind, Mirror, PathMatch, Policy, ResourceRef, Slot, Weighted};
+use crate::{
+    Backend, Conditions, Filter, Kind, Mirror, PathMatch, Policy, ResourceRef, Slot, Weighted,
+    WeightedBackend,
+};
 use http::StatusCode;
 use std::cmp::{Ordering, Reverse};
 use std::fmt;
@@ -69,6 +72,31 @@ pub struct Retry {
     pub codes: Box<[StatusCode]>,
     /// The pause before each.
     pub backoff: Duration,
+}
+
+impl Actions {
+    /// The same with other backends, those of mirrors included: each is what `of` makes of it.
+    pub fn with_backends(&self, mut of: impl FnMut(&Arc<Backend>) -> Arc<Backend>) -> Self {
+        let mut actions = self.clone();
+        mirror_to(&mut actions.filters, &mut of);
+        actions.backends = self.backends.as_ref().map(|backends| {
+            let mut entries: Box<[WeightedBackend]> = backends.entries().into();
+            for entry in &mut entries {
+                entry.backend = of(&entry.backend);
+                mirror_to(&mut entry.filters, &mut of);
+            }
+            Weighted::new(entries)
+        });
+        actions
+    }
+}
+
+fn mirror_to(filters: &mut [Filter], of: &mut impl FnMut(&Arc<Backend>) -> Arc<Backend>) {
+    for filter in filters {
+        if let Filter::Mirror(mirror) = filter {
+            mirror.backend = of(&mirror.backend);
+        }
+    }
 }
 
 impl Route {

@@ -21,6 +21,7 @@ fn route(host: &str, path: PathMatch, name: &str, change: impl Fn(&mut Route)) -
             verify: true,
             keepalive: true,
             tls: None,
+            client: None,
         }),
         source: Arc::new(ResourceRef::new(Kind::Ingress, "shop", name)),
         host: host.into(),
@@ -34,22 +35,23 @@ fn route(host: &str, path: PathMatch, name: &str, change: impl Fn(&mut Route)) -
     Arc::new(route)
 }
 
+fn certificate(secret: &str) -> Arc<CertifiedKey> {
+    Arc::new(CertifiedKey {
+        chain: vec![],
+        key: PrivateKeyDer::Pkcs8(b"private bytes".to_vec().into()),
+        not_after: 951_782_400,
+        fingerprint: [1; 32],
+        source: ResourceRef::new(Kind::Secret, "shop", secret),
+        native: Slot::new(),
+    })
+}
+
 fn snapshot(host: &str, routes: Vec<Arc<Route>>) -> Snapshot {
     let pattern: HostPattern = host.parse().unwrap();
     let mut table = RouteTable::default();
     table.set(&pattern, VirtualHost::build(routes).0);
     let mut certs = CertStore::default();
-    certs.insert(
-        &pattern,
-        Arc::new(CertifiedKey {
-            chain: vec![],
-            key: PrivateKeyDer::Pkcs8(b"private bytes".to_vec().into()),
-            not_after: 951_782_400,
-            fingerprint: [1; 32],
-            source: ResourceRef::new(Kind::Secret, "shop", "tls"),
-            native: Slot::new(),
-        }),
-    );
+    certs.insert(&pattern, certificate("tls"));
     Snapshot { generation: 1, routes: Arc::new(table), certs: Arc::new(certs), listeners: Arc::default() }
 }
 
@@ -134,6 +136,20 @@ fn a_request_is_followed_to_its_backend() {
     assert_eq!(certificate.fact("source"), Some(&text("secret/shop/tls")));
     assert_eq!(certificate.fact("not_after"), Some(&text("2000-02-29T00:00:00Z")));
     assert!(!format!("{report:?}").contains("private bytes"));
+}
+
+#[test]
+fn a_certificate_for_the_backend_is_told_by_its_secret() {
+    let of = |client: Option<Arc<CertifiedKey>>| {
+        let shown = route("app.example.com", prefix("/"), "web", |route| {
+            route.backend = Arc::new(Backend { client: client.clone(), ..Backend::clone(&route.backend) });
+        });
+        let report = ask(&snapshot("app.example.com", vec![shown]), &question("app.example.com", "/"));
+        assert!(!format!("{report:?}").contains("private bytes"));
+        section(&report, "backend").fact("client_certificate").cloned()
+    };
+    assert_eq!(of(Some(certificate("client"))), Some(text("secret/shop/client")));
+    assert_eq!(of(None), Some(Fact::Nothing));
 }
 
 #[test]

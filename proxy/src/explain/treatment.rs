@@ -208,7 +208,7 @@ fn number(n: u64) -> Fact {
 }
 
 fn backend(backend: &Backend, around: &Surroundings<'_>) -> Section {
-    let Backend { service, address, protocol, tls_name, verify, keepalive, tls: _ } = backend;
+    let Backend { service, address, protocol, tls_name, verify, keepalive, tls: _, client } = backend;
     let protocol = match protocol {
         BackendProtocol::Http => "http",
         BackendProtocol::Https => "https",
@@ -252,6 +252,7 @@ fn backend(backend: &Backend, around: &Surroundings<'_>) -> Section {
             ("tls_name", if backend.protocol.tls() { text(tls_name) } else { Fact::Nothing }),
             ("verify", Fact::Flag(*verify)),
             ("keepalive", Fact::Flag(*keepalive)),
+            ("client_certificate", client.as_ref().map_or(Fact::Nothing, |client| text(&client.source))),
         ],
     )
 }

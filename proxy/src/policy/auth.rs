@@ -195,6 +195,7 @@ pub mod tests {
                 verify: true,
                 keepalive: true,
                 tls: None,
+                client: None,
             }),
             source: Arc::new(ResourceRef::new(Kind::Ingress, "ns", "web")),
             host: "app.example.com".into(),

@@ -66,6 +66,7 @@ pub(crate) fn route(path: &str, policy: Policy, https_redirect: bool, address: B
             verify: true,
             keepalive: true,
             tls: None,
+            client: None,
         }),
         source: Arc::new(ResourceRef::new(Kind::Ingress, "ns", "web")),
         host: HOST.into(),

@@ -32,7 +32,13 @@ fields! {
         /// Of clients.
         pub frontend: Option<FrontendTls>,
         /// Of backends.
-        pub backend: Option<Present>,
+        pub backend: Option<GatewayBackendTls>,
+    }
+
+    /// `spec.tls.backend` of a Gateway.
+    pub struct GatewayBackendTls {
+        /// The certificate that is shown to backends.
+        pub client_certificate_ref: Option<ObjectRef>,
     }
 
     /// `spec.tls.frontend`

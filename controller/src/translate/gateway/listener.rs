@@ -5,7 +5,6 @@ use crate::cluster::Key;
 use crate::cluster::gateway::{GROUP, ListenerSpec};
 use crate::finding::{Findings, Reason, quoted};
 use crate::status::conditions::Condition;
-use crate::translate::grant::Kinded;
 use ingress_core::{CertifiedKey, ClientValidation, HostPattern, Kind, Scope};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -283,8 +282,8 @@ impl Look<'_> {
         field: &impl Fn(&str) -> String,
         findings: &mut Findings,
     ) -> Option<Arc<CertifiedKey>> {
+        const INVALID: &str = "InvalidCertificateRef";
         let refs = spec.tls.as_ref().map(|tls| &*tls.certificate_refs).unwrap_or_default();
-        let own = &owner.key.namespace;
         let mut first = None;
         let mut wrong = |reason, at: Option<usize>, message: String| {
             let field = match at {
@@ -295,30 +294,13 @@ impl Look<'_> {
             steps.resolved = Err((reason, message));
         };
         if refs.is_empty() {
-            wrong("InvalidCertificateRef", None, "it names no certificate".to_owned());
+            wrong(INVALID, None, "it names no certificate".to_owned());
         }
         for (j, reference) in refs.iter().enumerate() {
-            let kind = reference.kind.as_deref().unwrap_or("Secret");
-            if !reference.group.as_deref().unwrap_or_default().is_empty() || kind != "Secret" {
-                let message = format!("a certificate comes from a Secret, not from a {}", quoted(kind));
-                wrong("InvalidCertificateRef", Some(j), message);
-                continue;
+            match self.referenced((owner.kind, &owner.key.namespace), reference, INVALID) {
+                Ok(read) => first = first.or(Some(read)),
+                Err((reason, message)) => wrong(reason, Some(j), message),
             }
-            let namespace = reference.namespace.as_deref().filter(|n| !n.is_empty()).unwrap_or(own);
-            let key = Key::new(namespace, &*reference.name);
-            let from = Kinded { group: GROUP, kind: api_kind(owner.kind), namespace: own };
-            if !self.grants.permit(from, Kinded { group: "", kind: "Secret", namespace }, &reference.name) {
-                let message = format!("no ReferenceGrant of namespace {namespace} lets it use Secret {key}");
-                wrong("RefNotPermitted", Some(j), message);
-                continue;
-            }
-            self.secrets.insert(key.clone());
-            let read = self.certificates.read(self.cluster, &key, self.now, |reason, message| {
-                if reason != Reason::CertificateExpired {
-                    wrong("InvalidCertificateRef", Some(j), message);
-                }
-            });
-            first = first.or(read);
         }
         first.filter(|_| {
             steps.resolved.as_ref().err().is_none_or(|(reason, _)| *reason == "InvalidRouteKinds")

@@ -106,6 +106,7 @@ impl Bench {
         match kind {
             Kind::Ingress => self.cluster.remove_ingress(&Key::new(namespace, name), &mut dirty),
             Kind::Service => self.cluster.remove_service(&Key::new(namespace, name), &mut dirty),
+            Kind::Secret => self.cluster.remove_secret(&Key::new(namespace, name), &mut dirty),
             Kind::ConfigMap => self.cluster.remove_config_map(&Key::new(namespace, name), &mut dirty),
             kind => self.cluster.remove_gateway_api(kind, &Key::new(namespace, name), &mut dirty),
         }
@@ -670,6 +671,7 @@ fn each_gateway_has_an_address_and_keeps_it() {
     let (status, reason) = bench.condition("Gateway/b", "", "Programmed").unwrap();
     assert_eq!((&*status, &*reason), ("False", "AddressNotUsable"));
 }
+mod client_certificates;
 mod listener_sets;
 mod rivals;
 mod tls_routes;

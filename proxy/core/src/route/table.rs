@@ -347,6 +347,7 @@ pub(crate) mod tests {
                 verify: true,
                 keepalive: true,
                 tls: None,
+                client: None,
             }),
             source: Arc::new(ResourceRef::new(Kind::Ingress, "ns", name)),
             host: "h".into(),
