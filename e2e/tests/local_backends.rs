@@ -12,7 +12,7 @@ use common::{
 use ingress_e2e::client::{self, H2Conn, RawConn};
 use ingress_e2e::dns::DnsServer;
 use ingress_e2e::origin::{Origin, read_head};
-use ingress_e2e::pki::{Ca, KeyKind};
+use ingress_e2e::pki::{Ca, KeyKind, LeafOptions};
 use ingress_e2e::product::Product;
 use ingress_e2e::{DEADLINE, TempDir, eventually};
 use serde_json::json;
@@ -66,7 +66,11 @@ async fn an_https_backend_is_verified_by_authority_and_service_name() {
     let bundle = dir.write("ca.pem", ca.pem());
     let right = ca.leaf(&SERVICE_NAMES, KeyKind::EcP256Sec1);
     let wrong = ca.leaf(&["other.shop.svc.cluster.local", HOST], KeyKind::EcP256Sec1);
-    for (leaf, status) in [(right, 200), (wrong, 502)] {
+    // a common name proves nothing (RFC 9525 section 2), nor does a wildcard for a part of a label
+    let options = LeafOptions { common_name: SERVICE_NAMES[1].into(), ..LeafOptions::default() };
+    let common = ca.leaf_with(&[], KeyKind::EcP256Sec1, &options);
+    let part = ca.leaf(&[&format!("w*{}", &SERVICE_NAMES[1][3..])], KeyKind::EcP256Sec1);
+    for (leaf, status) in [(right, 200), (wrong, 502), (common, 502), (part, 502)] {
         let origin = Origin::echo_tls(&leaf.cert_pem, &leaf.key_pem).await;
         let yaml = join([web().set("backend-protocol", "HTTPS").yaml(), service("web", &[origin.addr()])]);
         let product = Product::builder().manifests_yaml(&yaml).env("SSL_CERT_FILE", &bundle).start().await;

@@ -5,7 +5,7 @@ mod common;
 use common::{HOST, Ingress, serve, serve_with, service};
 use ingress_e2e::client::{RawConn, Response};
 use ingress_e2e::origin::{Origin, Received, Reply, read_head};
-use ingress_e2e::pki::{Ca, KeyKind};
+use ingress_e2e::pki::{Ca, KeyKind, LeafOptions};
 use ingress_e2e::product::Product;
 use ingress_e2e::{DEADLINE, TempDir, eventually};
 use std::time::Duration;
@@ -283,6 +283,30 @@ async fn a_service_at_an_address_shows_a_certificate_for_that_address() {
         let leaf = ca.leaf(&names, KeyKind::EcP256Sec1);
         let provider = Origin::https(&leaf.cert_pem, &leaf.key_pem, decide).await;
         let url = format!("https://{}/auth", provider.addr());
+        let documents = [
+            Ingress::new("web").prefix(HOST, "/", "web").set("auth-url", &url).yaml(),
+            service("web", &[origin.addr()]),
+        ];
+        let yaml = common::join(documents);
+        let product = Product::builder().manifests_yaml(&yaml).env("SSL_CERT_FILE", &bundle).start().await;
+        product.ready().await;
+        let answer = ask(&product, "/", &[("Cookie", "session=alice")]).await;
+        assert_eq!(answer.status, status, "{names:?}");
+        assert_eq!(provider.requests(), usize::from(status == 200), "{names:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_common_name_is_no_name_of_the_service() {
+    let origin = Origin::echo().await;
+    let ca = Ca::new();
+    let dir = TempDir::new("auth-ca");
+    let bundle = dir.write("ca.pem", ca.pem());
+    let options = LeafOptions { common_name: "localhost".into(), ..LeafOptions::default() };
+    for (names, status) in [(&["localhost"][..], 200), (&[], 502)] {
+        let leaf = ca.leaf_with(names, KeyKind::EcP256Sec1, &options);
+        let provider = Origin::https(&leaf.cert_pem, &leaf.key_pem, decide).await;
+        let url = format!("https://localhost:{}/auth", provider.port());
         let documents = [
             Ingress::new("web").prefix(HOST, "/", "web").set("auth-url", &url).yaml(),
             service("web", &[origin.addr()]),

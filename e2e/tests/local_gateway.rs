@@ -10,7 +10,7 @@ use common::{Ingress, NAMESPACE, serve_with, service, service_in, service_object
 use ingress_e2e::client::{self, H2Conn, RawConn, Response};
 use ingress_e2e::h2_origin::{H2Origin, answer};
 use ingress_e2e::origin::{Origin, Reply};
-use ingress_e2e::pki::{Ca, KeyKind, tls_secret_yaml};
+use ingress_e2e::pki::{Ca, KeyKind, LeafOptions, tls_secret_yaml};
 use ingress_e2e::product::Product;
 use ingress_e2e::{DEADLINE, eventually};
 use serde_json::{Value, json};
@@ -745,6 +745,38 @@ async fn a_backend_must_prove_to_be_whom_its_policy_names() {
         told.iter().any(taken).then_some(())
     })
     .await;
+}
+
+#[tokio::test]
+async fn a_name_is_proved_by_alternative_names_alone() {
+    let ca = Ca::new();
+    // the common name is that of the policy in each
+    let options = LeafOptions { common_name: "in.example.com".into(), ..LeafOptions::default() };
+    let leaf = |names: &[&str]| ca.leaf_with(names, KeyKind::EcP256Sec1, &options);
+    let cases = [
+        ("exact", leaf(&["in.example.com"]), 200),
+        ("wildcard", leaf(&["*.example.com"]), 200),
+        ("none", leaf(&[]), 502),
+        ("uri", leaf(&["spiffe://in.example.com/web"]), 502),
+        ("part", leaf(&["i*.example.com"]), 502),
+    ];
+    let refs = json!([{"group": "", "kind": "ConfigMap", "name": "ca"}]);
+    let validation = json!({"caCertificateRefs": refs, "hostname": "in.example.com"});
+    let mut objects = vec![config_map("ca", &ca.pem())];
+    let mut rules = Vec::new();
+    let mut backends = Vec::new();
+    for (name, leaf, _) in &cases {
+        let backend = Origin::echo_tls(&leaf.cert_pem, &leaf.key_pem).await;
+        objects.extend([service(name, &[backend.addr()]), policy(name, &validation)]);
+        rules.push(json!({"matches": [{"path": {"value": format!("/{name}")}}], "backendRefs": to(name)}));
+        backends.push(backend);
+    }
+    objects.push(route("r", "a.example.com", rules.into()));
+    let (product, _origins) = with(objects).await;
+    for ((name, _, status), backend) in cases.iter().zip(&backends) {
+        let answer = client::get(product.http(), "a.example.com", &format!("/{name}")).await;
+        assert_eq!((answer.status, backend.requests()), (*status, usize::from(*status == 200)), "{name}");
+    }
 }
 
 #[tokio::test]

@@ -3,6 +3,7 @@
 
 use crate::dial::DialGuard;
 use crate::resolve::Resolver;
+use crate::trust;
 use bytes::Bytes;
 use http::header::{CONNECTION, CONTENT_LENGTH, EXPECT, HOST, TRANSFER_ENCODING, UPGRADE};
 use http::{HeaderMap, HeaderValue, Method, StatusCode};
@@ -187,6 +188,9 @@ impl Client {
                         return Err(failed(error));
                     }
                 };
+            if trust::refused(Some(session.digest())) {
+                return Err(FetchError::Tls(address));
+            }
             let mut session = session;
             match head(&mut session, request).await {
                 Ok(()) => {}
@@ -235,8 +239,7 @@ impl Client {
         let options = &mut peer.options;
         options.total_connection_timeout = limits.total;
         options.alpn = ALPN::H1;
-        options.verify_cert = true;
-        options.verify_hostname = true;
+        trust::verify(options);
         if let Some(ca) = ca {
             options.ca = Some(ca.certificates.clone());
             peer.group_key = ca.group;

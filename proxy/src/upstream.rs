@@ -113,8 +113,12 @@ pub fn bare_peer(shared: &Shared, backend: &Backend, address: SocketAddr, timeou
     // no send timeout: a backend that neither takes nor gives is silent.
     options.write_timeout = timeouts.send.or(timeouts.read);
     options.idle_timeout = shared.config.upstream_keepalive_timeout;
-    options.verify_cert = backend.verify;
-    options.verify_hostname = backend.verify;
+    if backend.verify {
+        trust::verify(options);
+    } else {
+        options.verify_cert = false;
+        options.verify_hostname = false;
+    }
     if !backend.protocol.http2() {
         options.alpn = ALPN::H1;
     }
