@@ -33,7 +33,8 @@ pub use http_route::{
 };
 pub use listener::{
     AddressSpec, AllowedListeners, AllowedRoutes, ClientCertificates, ClientTls, FromNamespaces, FrontendTls,
-    GatewayBackendTls, GatewaySpec, GatewayTls, Infrastructure, ListenerSpec, ListenerTls, PortTls, RouteKind,
+    GatewayBackendTls, GatewaySpec, GatewayTls, Infrastructure, ListenerSpec, ListenerTls, PortTls,
+    RouteKind,
 };
 pub use listener_set::ListenerSetSpec;
 pub use namespace::{NamespaceObject, Selector};

@@ -1,7 +1,7 @@
 //! Gateways and what they listen to.
 
 use super::namespace::Selector;
-use super::{List, ObjectRef, Present, Text};
+use super::{List, ObjectRef, Text};
 use serde::{Deserialize, Serialize};
 
 fields! {
