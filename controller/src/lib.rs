@@ -41,6 +41,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, watch as cell};
 use tokio::task::JoinSet;
 use translate::{Settings, Translator};
+use watch::OnDemand;
 use write::Writes;
 
 /// Updates on their way to the loop. Watches wait when it is full, so a flood takes no memory.
@@ -88,13 +89,17 @@ async fn run_once(config: &Config, publisher: &mut Publisher, metrics: &Metrics,
     let mut tasks = JoinSet::new();
     // held for as long as there is no election
     let mut alone = None;
-    let (config_maps, are_needed) = cell::channel(false);
+    let (config_maps, config_maps_wanted) = cell::channel(false);
+    let (definitions, definitions_wanted) = cell::channel(false);
     let (awaited, events, writes) = match &config.source {
         Source::Cluster(client) => {
             let parts = watch::start(
                 client,
                 &config.watch_namespaces,
-                config.settings.gateway_api.then_some(are_needed),
+                config
+                    .settings
+                    .gateway_api
+                    .then_some(OnDemand { config_maps: config_maps_wanted, definitions: definitions_wanted }),
                 config.settings.create_certificates,
                 &sender,
                 metrics,
@@ -122,7 +127,7 @@ async fn run_once(config: &Config, publisher: &mut Publisher, metrics: &Metrics,
             };
             let (writes, writer) = Writes::to_api(client.clone(), role, needed, metrics.clone());
             tasks.spawn(writer.run());
-            (Awaited { parts, files: false, config_maps }, events, writes)
+            (Awaited { parts, files: false, config_maps, definitions }, events, writes)
         }
         Source::Manifests(dir) => {
             metrics.synced("manifests", false);
@@ -131,7 +136,7 @@ async fn run_once(config: &Config, publisher: &mut Publisher, metrics: &Metrics,
             }
             let only = config.watch_namespaces.iter().map(|n| n.as_str().into()).collect();
             tasks.spawn(manifests::follow(dir.clone(), only, sender.clone(), metrics.clone()));
-            let awaited = Awaited { parts: HashSet::new(), files: true, config_maps };
+            let awaited = Awaited { parts: HashSet::new(), files: true, config_maps, definitions };
             (awaited, Events::none(metrics.clone()), Writes::none())
         }
     };

@@ -40,8 +40,10 @@ impl Translate for Translator {
 pub(crate) struct Awaited {
     pub parts: HashSet<Part>,
     pub files: bool,
-    /// Says that ConfigMaps are to be read, which is when a policy names one.
+    /// Says that ConfigMaps are to be read, which is when a policy or Gateway names one.
     pub config_maps: watch::Sender<bool>,
+    /// Says that definitions are to be read, which is when there is a GatewayClass of ours.
+    pub definitions: watch::Sender<bool>,
 }
 
 impl Awaited {
@@ -67,6 +69,8 @@ pub(crate) struct Rebuild<'a, T, F> {
     awaited: Awaited,
     /// Where policies are watched (`None`: in the whole cluster), and so ConfigMaps.
     policy_namespaces: Vec<Option<Arc<str>>>,
+    /// Whether GatewayClasses are watched, and so definitions can be.
+    reads_classes: bool,
     publisher: &'a mut Publisher,
     metrics: Metrics,
     status: Arc<SyncStatus>,
@@ -90,6 +94,7 @@ impl<'a, T: Translate, F: FnMut() -> T> Rebuild<'a, T, F> {
         let translator = fresh();
         let policies = awaited.parts.iter().filter(|part| part.kind == Kind::BackendTlsPolicy);
         let policy_namespaces = policies.map(|part| part.namespace.clone()).collect();
+        let reads_classes = awaited.parts.iter().any(|part| part.kind == Kind::GatewayClass);
         Self {
             fresh,
             translator,
@@ -97,6 +102,7 @@ impl<'a, T: Translate, F: FnMut() -> T> Rebuild<'a, T, F> {
             dirty: Dirty { everything: true, ..Default::default() },
             awaited,
             policy_namespaces,
+            reads_classes,
             publisher,
             metrics,
             status,
@@ -158,6 +164,32 @@ impl<'a, T: Translate, F: FnMut() -> T> Rebuild<'a, T, F> {
         }
         update.apply(&mut self.cluster, &mut self.dirty);
         self.ask_for_config_maps();
+        self.ask_for_definitions();
+    }
+
+    /// Has definitions read from the first GatewayClass of ours on: nothing else is said of them.
+    fn ask_for_definitions(&mut self) {
+        if !self.reads_classes || *self.awaited.definitions.borrow() || !self.dirty.gateways {
+            return;
+        }
+        let mut classes = self.cluster.gateway_classes.keys();
+        if !classes.any(|key| translate::is_ours(&self.cluster, &key.name)) {
+            return;
+        }
+        self.await_too(Part { kind: Kind::CustomResourceDefinition, namespace: None, labels: None });
+        self.awaited.definitions.send_replace(true);
+    }
+
+    /// Has the first pass wait for another list.
+    fn await_too(&mut self, part: Part) {
+        if self.published {
+            return;
+        }
+        self.metrics.synced(part.kind.as_str(), false);
+        if !self.status.published() {
+            self.status.await_too(part.kind);
+        }
+        self.awaited.parts.insert(part);
     }
 
     /// Has ConfigMaps read from the first policy or Gateway on that names one. The first pass waits for them; later ones do
@@ -175,15 +207,8 @@ impl<'a, T: Translate, F: FnMut() -> T> Rebuild<'a, T, F> {
         if !(self.dirty.backend_tls_policies.iter().any(names) || (self.dirty.gateways && of_clients())) {
             return;
         }
-        if !self.published {
-            for namespace in &self.policy_namespaces {
-                let part = Part { kind: Kind::ConfigMap, namespace: namespace.clone(), labels: None };
-                self.awaited.parts.insert(part);
-                self.metrics.synced(Kind::ConfigMap.as_str(), false);
-                if !self.status.published() {
-                    self.status.await_too(Kind::ConfigMap);
-                }
-            }
+        for namespace in self.policy_namespaces.clone() {
+            self.await_too(Part { kind: Kind::ConfigMap, namespace, labels: None });
         }
         self.awaited.config_maps.send_replace(true);
     }

@@ -65,16 +65,22 @@ pub(crate) struct Part {
     pub labels: Option<Arc<str>>,
 }
 
+/// When kinds are wanted that are read only then.
+pub(crate) struct OnDemand {
+    pub config_maps: cell::Receiver<bool>,
+    pub definitions: cell::Receiver<bool>,
+}
+
 /// Objects that do not decode, by the part that they are in.
 type Unreadable = Arc<Mutex<HashMap<Part, HashSet<Key>>>>;
 
 /// Starts a watch for each kind (and namespace, where only some are to be read); returns the parts
 /// whose first list is needed. Dropping `tasks` stops them. Without `gateway_api` nothing of the Gateway API is read;
-/// ConfigMaps are read from when it says so.
+/// what is read on demand of it, from when that says so.
 pub(crate) fn start(
     client: &kube::Client,
     namespaces: &[String],
-    gateway_api: Option<cell::Receiver<bool>>,
+    gateway_api: Option<OnDemand>,
     certificates: bool,
     updates: &mpsc::Sender<Update>,
     metrics: &Metrics,
@@ -100,8 +106,7 @@ pub(crate) fn start(
         begin.namespaced::<Certificate>(config(), true);
         begin.parts = needed;
     }
-    if let Some(config_maps) = gateway_api {
-        begin.metadata::<CustomResourceDefinition>(config());
+    if let Some(OnDemand { config_maps, definitions }) = gateway_api {
         begin.cluster::<Wire<GatewayClassSpec>>(config(), true);
         begin.namespaced::<Wire<GatewaySpec>>(config(), true);
         begin.namespaced::<Wire<ListenerSetSpec>>(config(), true);
@@ -110,8 +115,10 @@ pub(crate) fn start(
         begin.namespaced::<Wire<GrpcRouteSpec>>(config(), true);
         begin.namespaced::<Wire<TlsRouteSpec>>(config(), true);
         begin.namespaced::<Wire<BackendTlsPolicySpec>>(config(), true);
-        // waited for only if policies name any
+        // waited for only if something asks for them
         let needed = begin.parts.clone();
+        begin.when = Some(definitions);
+        begin.metadata::<CustomResourceDefinition>(config());
         begin.when = Some(config_maps);
         begin.namespaced::<ConfigMap>(config().page_size(CONFIG_MAP_PAGE), true);
         begin.parts = needed;

@@ -96,6 +96,7 @@ struct Bench {
     passes: Passes,
     registry: Registry,
     config_maps: watch::Receiver<bool>,
+    definitions: watch::Receiver<bool>,
     task: JoinHandle<()>,
 }
 
@@ -106,7 +107,7 @@ fn bench(parts: &[Part]) -> Bench {
     let status = Arc::new(SyncStatus::default());
     status.await_kinds(parts.iter().map(|p| p.kind));
     let awaited = Awaited { parts: parts.iter().cloned().collect(), ..Awaited::default() };
-    let config_maps = awaited.config_maps.subscribe();
+    let (config_maps, definitions) = (awaited.config_maps.subscribe(), awaited.definitions.subscribe());
     let (updates, receiver) = mpsc::channel(1024);
     let (passes, start) = (Passes::default(), Instant::now());
     let (seen, told) = (passes.clone(), status.clone());
@@ -115,7 +116,7 @@ fn bench(parts: &[Part]) -> Bench {
         let telling = Telling { events: Events::none(metrics.clone()), writes: Writes::none() };
         Rebuild::new(fresh, awaited, &mut publisher, metrics, told, telling).run(receiver).await;
     });
-    Bench { updates, reader, status, passes, registry, config_maps, task }
+    Bench { updates, reader, status, passes, registry, config_maps, definitions, task }
 }
 
 impl Bench {
@@ -204,7 +205,7 @@ async fn config_maps_are_read_and_waited_for_only_if_a_policy_names_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn config_maps_are_read_if_a_gateway_of_ours_names_one_for_its_clients() {
+async fn a_class_of_ours_has_definitions_read_and_config_maps_if_its_gateway_names_one_for_its_clients() {
     let object = |text: String| Object::parsed(parse_documents(&text).remove(0).unwrap()).unwrap();
     let gateway = |class: &str| {
         let validation = json!({ "caCertificateRefs": [{ "kind": "ConfigMap", "name": "ca" }] });
@@ -222,12 +223,16 @@ async fn config_maps_are_read_if_a_gateway_of_ours_names_one_for_its_clients() {
     bench.send(list(Kind::Gateway, vec![gateway("theirs")])).await;
     bench.send(Update::Apply(gateway("tak-os"))).await;
     quiet().await;
-    assert!(!*bench.config_maps.borrow(), "whose it is, is not known yet");
+    assert!(!*bench.config_maps.borrow() && !*bench.definitions.borrow(), "whose it is, is not known yet");
     bench.send(list(Kind::GatewayClass, vec![class])).await;
     quiet().await;
-    assert!(*bench.config_maps.borrow());
-    assert_eq!((bench.generation(), bench.status.pending()), (0, vec!["configmap"]));
+    assert!(*bench.config_maps.borrow() && *bench.definitions.borrow());
+    let pending = vec!["configmap", "customresourcedefinition"];
+    assert_eq!((bench.generation(), bench.status.pending()), (0, pending));
     bench.send(list(Kind::ConfigMap, vec![])).await;
+    settle().await;
+    assert_eq!((bench.generation(), bench.status.pending()), (0, vec!["customresourcedefinition"]));
+    bench.send(list(Kind::CustomResourceDefinition, vec![])).await;
     settle().await;
     assert_eq!((bench.generation(), bench.status.pending()), (1, vec![]));
 }

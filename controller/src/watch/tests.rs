@@ -269,27 +269,34 @@ async fn limited_to_namespaces_nothing_cluster_wide_is_needed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn config_maps_are_read_from_when_they_are_asked_for() {
+async fn config_maps_and_definitions_are_read_from_when_they_are_asked_for() {
     let queries: Arc<Mutex<Vec<String>>> = Arc::default();
     let client = api(vec![], Arc::clone(&queries));
     let (metrics, _) = metrics();
     let (sender, mut receiver) = mpsc::channel(64);
     let mut tasks = JoinSet::new();
-    let (ask, asked) = cell::channel(false);
-    let parts = start(&client, &[], Some(asked), false, &sender, &metrics, &mut tasks);
+    let ((ask, config_maps), (define, definitions)) = (cell::channel(false), cell::channel(false));
+    let on_demand = OnDemand { config_maps, definitions };
+    let parts = start(&client, &[], Some(on_demand), false, &sender, &metrics, &mut tasks);
     // Ingresses are not answered here
     for _ in 1..parts.len() {
         receiver.recv().await.unwrap();
     }
-    // whole definitions would be megabytes
-    let metadata = |query: &&String| query.contains("as=PartialObjectMeta");
-    let metadata = queries.lock().unwrap().iter().filter(metadata).cloned().collect::<Vec<_>>();
-    for path in ["/apis/apiextensions.k8s.io/v1/customresourcedefinitions?", "/api/v1/namespaces?"] {
-        assert!(metadata.iter().any(|query| query.starts_with(path)), "{path} in {metadata:?}");
+    let late = [
+        (ask, Kind::ConfigMap, "/api/v1/configmaps?"),
+        (define, Kind::CustomResourceDefinition, "/apis/apiextensions.k8s.io/v1/customresourcedefinitions?"),
+    ];
+    for (ask, kind, path) in &late {
+        let read = || queries.lock().unwrap().iter().any(|q| q.starts_with(path));
+        assert!(!read() && parts.iter().all(|part| part.kind != *kind), "{kind}");
+        ask.send_replace(true);
+        let Update::List { part, .. } = receiver.recv().await.unwrap() else { panic!("a list comes") };
+        assert_eq!((part.kind, read()), (*kind, true));
     }
-    let read = || queries.lock().unwrap().iter().any(|q| q.contains("/api/v1/configmaps?"));
-    assert!(!read() && parts.iter().all(|part| part.kind != Kind::ConfigMap));
-    ask.send_replace(true);
-    let Update::List { part, .. } = receiver.recv().await.unwrap() else { panic!("a list comes") };
-    assert_eq!((part.kind, read()), (Kind::ConfigMap, true));
+    // whole definitions would be megabytes
+    let metadata = |path| {
+        let queries = queries.lock().unwrap();
+        queries.iter().any(|q| q.starts_with(path) && q.contains("as=PartialObjectMeta"))
+    };
+    assert!(metadata(late[1].2) && metadata("/api/v1/namespaces?"));
 }
