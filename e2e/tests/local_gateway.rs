@@ -10,7 +10,7 @@ use common::{Ingress, NAMESPACE, serve_with, service, service_in, service_object
 use ingress_e2e::client::{self, H2Conn, RawConn, Response};
 use ingress_e2e::h2_origin::{H2Origin, answer};
 use ingress_e2e::origin::{Origin, Reply};
-use ingress_e2e::pki::{Ca, KeyKind, LeafOptions, tls_secret_yaml};
+use ingress_e2e::pki::{Ca, KeyKind, Leaf, LeafOptions, tls_secret_yaml};
 use ingress_e2e::product::Product;
 use ingress_e2e::{DEADLINE, eventually};
 use serde_json::{Value, json};
@@ -414,6 +414,46 @@ async fn gateways_with_addresses_of_their_own_serve_their_own_routes() {
     // Ingresses are at home at every address.
     for address in ["127.0.0.1", "127.0.0.2", "127.0.0.3"] {
         assert_eq!(client::get(at(address), "own.example.com", "/").await.origin(), "three", "{address}");
+    }
+}
+
+#[tokio::test]
+async fn each_address_shows_the_certificates_of_its_own_gateway() {
+    let ca = Ca::new();
+    let [one, two] = [(); 2].map(|()| ca.leaf(&["a.example.com"], KeyKind::EcP256Sec1));
+    let own = ca.leaf(&["own.example.com"], KeyKind::EcP256Sec1);
+    let https = |secret: &str| json!([{"name": "https", "port": 443, "protocol": "HTTPS", "tls": {"certificateRefs": [{"name": secret}]}}]);
+    let at = |address: &str, listeners: Value| {
+        json!({
+            "gatewayClassName": "tak-os", "listeners": listeners,
+            "addresses": [{"type": "IPAddress", "value": address}],
+        })
+    };
+    // the third one's certificate is missing: it shows none of the others'
+    let objects = [
+        tls_secret_yaml(NAMESPACE, "one", &one),
+        tls_secret_yaml(NAMESPACE, "two", &two),
+        tls_secret_yaml(NAMESPACE, "own", &own),
+        object("Gateway", "second", at("127.0.0.2", https("one"))),
+        object("Gateway", "third", at("127.0.0.3", https("two"))),
+        object("Gateway", "fourth", at("127.0.0.4", https("missing"))),
+        Ingress::new("own").prefix("own.example.com", "/", "web").tls(&["own.example.com"], "own").yaml(),
+    ];
+    let flags = ["--bind-address=0.0.0.0", "--gateway-addresses=127.0.0.2,127.0.0.3,127.0.0.4,127.0.0.5"];
+    let product = serve_with(objects.into_iter().chain(gateway(http())), &flags).await;
+    let shows = async |address: &str, name: &str, leaf: Option<&Leaf>| {
+        let at = SocketAddr::new(address.parse().unwrap(), product.https().port());
+        let served = client::served_certificate(at, Some(name)).await;
+        let shown = [&one, &two, &own].into_iter().find(|leaf| served.is(leaf));
+        assert_eq!(shown.map(Leaf::certificate), leaf.map(Leaf::certificate), "{name} at {address}");
+    };
+    shows("127.0.0.2", "a.example.com", Some(&one)).await;
+    shows("127.0.0.3", "a.example.com", Some(&two)).await;
+    for address in ["127.0.0.1", "127.0.0.4", "127.0.0.5"] {
+        shows(address, "a.example.com", None).await;
+    }
+    for address in ["127.0.0.1", "127.0.0.2", "127.0.0.3", "127.0.0.4", "127.0.0.5"] {
+        shows(address, "own.example.com", Some(&own)).await;
     }
 }
 

@@ -5,7 +5,7 @@
 //! validation, or none, is not found.
 
 use crate::tls;
-use ingress_core::ClientValidation;
+use ingress_core::{ClientValidation, Local};
 use openssl::asn1::Asn1Time;
 use openssl::error::ErrorStack;
 use openssl::ex_data::Index;
@@ -40,14 +40,30 @@ impl Native {
 }
 
 thread_local! {
-    static ANNOUNCED: RefCell<Option<Arc<ClientValidation>>> = const { RefCell::new(None) };
+    static ANNOUNCED: RefCell<Hello> = const { RefCell::new(Hello { local: None, clients: None }) };
 }
 
-/// What the handshake asks for that this thread begins next. The hello is whole by then, so nothing comes between: the
-/// engine has no other way from a stream to its SSL object. Were it otherwise, somebody would be let in under the wrong
-/// validation, or none, and the requests of such a connection are not served (`select.rs`).
-pub fn announce(validation: Option<Arc<ClientValidation>>) {
-    ANNOUNCED.set(validation);
+/// What was decided about a connection when its hello was there.
+#[derive(Default)]
+pub struct Hello {
+    /// Where it came in, if some Gateway listened then.
+    pub local: Option<Local>,
+    /// The certificate that is asked for.
+    pub clients: Option<Arc<ClientValidation>>,
+}
+
+impl Hello {
+    /// Of the handshake that this thread begins next. The hello is whole by then, so nothing comes between: the
+    /// engine has no other way from a stream to its SSL object. Were it otherwise, somebody would be let in under the wrong
+    /// validation, or none, and the requests of such a connection are not served (`select.rs`).
+    pub fn announce(self) {
+        ANNOUNCED.set(self);
+    }
+
+    /// What was announced, for one handshake.
+    pub fn announced() -> Self {
+        ANNOUNCED.take()
+    }
 }
 
 /// The validation under which each connection is.
@@ -59,9 +75,8 @@ impl Asked {
         Ok(Self(Ssl::new_ex_index()?))
     }
 
-    /// Has the handshake ask for what was announced. Called when OpenSSL has the hello; after an error nothing may go on.
-    pub fn take_over(self, ssl: &mut SslRef) -> Result<(), ErrorStack> {
-        let Some(validation) = ANNOUNCED.take() else { return Ok(()) };
+    /// Has the handshake ask for a certificate. Called when OpenSSL has the hello; after an error nothing may go on.
+    pub fn take_over(self, ssl: &mut SslRef, validation: Arc<ClientValidation>) -> Result<(), ErrorStack> {
         let made = validation.native.get_or_init(|| Native::new(&validation));
         let Some(native) = made.and_then(|made| made.as_ref().ok()) else {
             tracing::warn!(
@@ -113,9 +128,6 @@ mod tests {
         let asked = Asked::new().unwrap();
         let context = tls::context().unwrap().build();
         let mut ssl = Ssl::new(context.context()).unwrap();
-        announce(Some(Arc::new(validation)));
-        assert!(asked.take_over(&mut ssl).is_err() && asked.enforced(&ssl).is_none());
-        // what was announced is for one handshake
-        assert!(asked.take_over(&mut ssl).is_ok() && asked.enforced(&ssl).is_none());
+        assert!(asked.take_over(&mut ssl, Arc::new(validation)).is_err() && asked.enforced(&ssl).is_none());
     }
 }

@@ -268,15 +268,14 @@ pub fn serve(
         http2: http2.clone(),
         drain: drain.clone(),
     };
-    let tls =
-        |port| tls::settings(port, shared.reader.clone(), shared.metrics.clone(), shared.places.clone());
+    let tls = || tls::settings(shared.reader.clone(), shared.metrics.clone(), shared.places.clone());
     let mut service = Service::new("edge".into(), edge());
     let mut fds = Fds::new();
     service.add_listener(endpoint(&mut fds, bound.http)?);
-    service.add_listener(endpoint(&mut fds, bound.https)?.tls(tls(443)?));
+    service.add_listener(endpoint(&mut fds, bound.https)?.tls(tls()?));
     // Whether clients speak TLS on these is for the Gateways to say; `HelloDeadline` asks.
-    for (port, socket) in bound.gateway {
-        service.add_listener(endpoint(&mut fds, socket)?.tls(tls(port)?));
+    for (_, socket) in bound.gateway {
+        service.add_listener(endpoint(&mut fds, socket)?.tls(tls()?));
     }
     let hello = HelloDeadline {
         limit: config.tls_handshake_timeout,

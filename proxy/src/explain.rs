@@ -473,8 +473,11 @@ fn certificate(snapshot: &Snapshot, question: &Question, now: i64) -> Section {
     let sni = sni.as_deref();
     let name = sni.unwrap_or("(none)");
     // what https would show, where it is asked about plain HTTP
-    let port = if question.tls { question.local().port } else { 443 };
-    let (summary, mut facts) = match snapshot.explain_certificate(port, sni) {
+    let mut local = question.local();
+    if !question.tls {
+        local.port = 443;
+    }
+    let (summary, mut facts) = match snapshot.explain_certificate(Some(local), sni) {
         Some((pattern, key)) => {
             let until = rfc3339(key.not_after);
             let expired = key.not_after < now;
@@ -504,7 +507,7 @@ fn certificate(snapshot: &Snapshot, question: &Question, now: i64) -> Section {
         ),
     };
     facts.insert(0, ("sni", sni.map_or(Fact::Nothing, text)));
-    let asked = snapshot.listeners.at(Local { port, ..question.local() }).and_then(|l| l.routes.clients(sni));
+    let asked = snapshot.listeners.at(local).and_then(|l| l.routes.clients(sni));
     let (word, asked) = match asked {
         None => (Fact::Nothing, ""),
         Some(clients) if clients.required => (text("required"), "; clients must show a certificate"),

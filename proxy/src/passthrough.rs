@@ -3,6 +3,7 @@
 
 use crate::Shared;
 use crate::access_log::Record;
+use crate::clients::Hello;
 use crate::edge;
 use crate::places::Place;
 use crate::proxy_protocol;
@@ -11,7 +12,7 @@ use crate::service::random;
 use crate::stall::Stall;
 use crate::upstream;
 use ingress_core::route::host::normal_name;
-use ingress_core::{Backend, ClientValidation, Route, Unavailable};
+use ingress_core::{Backend, Route, Unavailable};
 use pingora_core::protocols::l4::stream::Stream as L4Stream;
 use pingora_core::protocols::{GetProxyDigest, GetSocketDigest};
 use std::future::{Future, poll_fn};
@@ -27,8 +28,8 @@ use tokio::net::TcpStream;
 
 /// What is done with a connection before its handshake.
 pub enum Choice {
-    /// It ends here, and asks for this certificate of the client.
-    Terminate(Option<Arc<ClientValidation>>),
+    /// It ends here.
+    Terminate(Hello),
     /// It is passed on.
     Pass(Arc<Route>),
     /// Nobody takes it.
@@ -39,20 +40,19 @@ pub enum Choice {
 pub fn choose(shared: &Shared, stream: &L4Stream, records: &[u8]) -> Choice {
     let snapshot = shared.reader.peek();
     if snapshot.listeners.is_empty() {
-        return Choice::Terminate(None);
+        return Choice::Terminate(Hello::default());
     }
     let local = stream.get_socket_digest().and_then(|digest| edge::local(&digest, &shared.ports));
-    let Some(listener) = local.and_then(|local| snapshot.listeners.at(local)) else {
-        return Choice::Terminate(None);
-    };
+    let ended = |clients| Choice::Terminate(Hello { local, clients });
+    let Some(listener) = local.and_then(|local| snapshot.listeners.at(local)) else { return ended(None) };
     if listener.names.is_empty() {
-        return Choice::Terminate(None);
+        return ended(None);
     }
     let name = server_name(records);
     match name.as_ref().and_then(|name| listener.passthrough(name)) {
         None => {
             let asked = listener.asks_clients.then(|| listener.routes.clients(name.as_deref())).flatten();
-            Choice::Terminate(asked.cloned())
+            ended(asked.cloned())
         }
         Some(Some(route)) => Choice::Pass(route.clone()),
         Some(None) => Choice::Close,

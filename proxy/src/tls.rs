@@ -1,6 +1,6 @@
 //! Server-side TLS: the certificate by SNI at each handshake, from the published snapshot.
 
-use crate::clients::{self, Asked};
+use crate::clients::{Asked, Hello};
 use crate::edge::{self, Edge};
 use crate::handshake::Handshake;
 use crate::metrics::Metrics;
@@ -10,7 +10,7 @@ use crate::{Shared, keypair, proxy_protocol};
 use async_trait::async_trait;
 use bytes::BufMut;
 use ingress_core::route::host::normal_name;
-use ingress_core::{CertifiedKey, ClientValidation, Ranges, Reader};
+use ingress_core::{CertifiedKey, ClientValidation, Local, Ranges, Reader};
 use openssl::asn1::{Asn1Integer, Asn1Time};
 use openssl::bn::{BigNum, MsbOption};
 use openssl::ec::{EcGroup, EcKey};
@@ -74,6 +74,8 @@ pub(crate) fn serves(certified: &CertifiedKey) -> bool {
 struct Outcome {
     metrics: Metrics,
     done: AtomicBool,
+    /// Where the connection came in, as [`Hello`] has it.
+    local: Option<Local>,
     _place: Place,
 }
 
@@ -85,10 +87,8 @@ impl Drop for Outcome {
     }
 }
 
-/// What the callbacks of a listener port share.
+/// What the callbacks of a listening socket share.
 struct Port {
-    /// The listener port.
-    port: u16,
     reader: Reader,
     fallback: CertKey,
     metrics: Metrics,
@@ -101,9 +101,12 @@ impl Port {
     /// OpenSSL has the client's hello, and has not looked for a session to resume. A second one, after a retry, changes nothing.
     fn hello(&self, ssl: &mut TlsRef) -> Result<ClientHelloResponse, ErrorStack> {
         if ssl.ex_data(self.outcome).is_none() {
-            let (metrics, place) = (self.metrics.clone(), self.places.keep());
-            ssl.set_ex_data(self.outcome, Outcome { metrics, done: AtomicBool::new(false), _place: place });
-            self.asked.take_over(ssl)?;
+            let Hello { local, clients } = Hello::announced();
+            let (metrics, done) = (self.metrics.clone(), AtomicBool::new(false));
+            ssl.set_ex_data(self.outcome, Outcome { metrics, done, local, _place: self.places.keep() });
+            if let Some(validation) = clients {
+                self.asked.take_over(ssl, validation)?;
+            }
         }
         Ok(ClientHelloResponse::SUCCESS)
     }
@@ -114,9 +117,10 @@ struct Certificates(Arc<Port>);
 #[async_trait]
 impl TlsAccept for Certificates {
     async fn certificate_callback(&self, ssl: &mut TlsRef) {
-        let Port { port, reader, fallback, metrics, .. } = &*self.0;
+        let Port { reader, fallback, metrics, outcome, .. } = &*self.0;
+        let local = ssl.ex_data(*outcome).and_then(|outcome| outcome.local);
         let name = ssl.servername(NameType::HOST_NAME);
-        let certified = reader.peek().certificate(*port, name).cloned();
+        let certified = reader.peek().certificate(local, name).cloned();
         let declared = certified.as_ref().and_then(|certified| keypair::of(certified));
         let chosen = declared.map(|pair| &**pair).unwrap_or_else(|| {
             metrics.fallback_certificate();
@@ -271,10 +275,10 @@ impl PreTlsProcess for HelloDeadline {
         };
         match read {
             Ok(Some(records)) => match passthrough::choose(shared, stream, &records) {
-                Choice::Terminate(asked) => {
+                Choice::Terminate(hello) => {
                     stream.rewind(&records);
                     handshake.watch(stream, self.limit, began);
-                    clients::announce(asked);
+                    hello.announce();
                     return Ok(());
                 }
                 Choice::Pass(route) => {
@@ -291,15 +295,14 @@ impl PreTlsProcess for HelloDeadline {
     }
 }
 
-/// The settings of an HTTPS listener on this port.
+/// The settings of a listening socket for TLS.
 pub fn settings(
-    port: u16,
     reader: Reader,
     metrics: Metrics,
     places: Arc<Places>,
 ) -> Result<TlsSettings, crate::StartError> {
     let (outcome, asked) = (openssl::ssl::Ssl::new_ex_index()?, Asked::new()?);
-    let port = Arc::new(Port { port, reader, fallback: self_signed()?, metrics, places, outcome, asked });
+    let port = Arc::new(Port { reader, fallback: self_signed()?, metrics, places, outcome, asked });
     let mut settings = TlsSettings::with_callbacks(Box::new(Certificates(port.clone())))
         .map_err(|e| crate::StartError::Settings(e.to_string()))?;
     common(&mut settings)?;

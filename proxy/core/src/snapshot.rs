@@ -30,37 +30,23 @@ impl Snapshot {
         }
     }
 
-    /// The certificate for a server name on a listener port. Where several addresses have listeners on
-    /// it, the most specific declaration of all counts: when it is asked for, nothing but the port is
-    /// known.
-    pub fn certificate(&self, port: u16, sni: Option<&str>) -> Option<&Arc<CertifiedKey>> {
-        let mut on = self.certs_on(port);
-        match (on.next(), on.next()) {
-            (None, _) => self.certs.find(sni),
-            (Some(only), None) => only.find(sni),
-            _ => self.explain_certificate(port, sni).map(|(_, key)| key),
-        }
+    /// The certificate for a server name where a connection came in. `None` for a place: no Gateway listened when it came.
+    pub fn certificate(&self, local: Option<Local>, sni: Option<&str>) -> Option<&Arc<CertifiedKey>> {
+        self.certs_at(local).find(sni)
     }
 
     /// What [`Snapshot::certificate`] finds, with the host that it is declared for.
     pub fn explain_certificate(
         &self,
-        port: u16,
+        local: Option<Local>,
         sni: Option<&str>,
     ) -> Option<(HostPattern, &Arc<CertifiedKey>)> {
-        let mut on = self.certs_on(port).peekable();
-        if on.peek().is_none() {
-            return self.certs.explain(sni);
-        }
-        on.filter_map(|certs| certs.explain(sni)).max_by_key(|(pattern, _)| pattern.specificity())
+        self.certs_at(local).explain(sni)
     }
 
-    /// The certificates of each listener on a port.
-    fn certs_on(&self, port: u16) -> impl Iterator<Item = &Arc<CertStore>> {
-        self.listeners
-            .iter()
-            .filter(move |(scope, _)| scope.port == port)
-            .map(|(_, listener)| &listener.certs)
+    fn certs_at(&self, local: Option<Local>) -> &Arc<CertStore> {
+        let listener = local.and_then(|local| self.listeners.at(local));
+        listener.map_or(&self.certs, |listener| &listener.certs)
     }
 
     /// Every route of every table, some of them more than once.
