@@ -26,7 +26,7 @@ SUITE="conformance: the Gateway API suite"
 PORTS=(80 443 8080 8090 8443 6443 7443 8883)
 # The load balancer's, and those of the node that Gateways get; the last one is asked for by the test of addresses of one's choice.
 ADDRESS=10.123.0.200
-OWN=$(printf '10.123.0.%d,' {101..124} | sed 's/,$//') UNUSABLE=10.123.0.99
+OWN=$(printf '10.123.0.%d,' {101..180} | sed 's/,$//') UNUSABLE=10.123.0.99
 out=$CARGO_TARGET_DIR/conformance
 kept=${TMPDIR:-/tmp}/tak-os-ingress-conformance
 

@@ -16,7 +16,7 @@ fields! {
         /// Labels and parameters of what carries it.
         pub infrastructure: Option<Infrastructure>,
         /// TLS of clients and backends.
-        pub tls: Option<GatewayTls>,
+        pub tls: Option<Box<GatewayTls>>,
         /// Which ListenerSets may add listeners; absent: none.
         pub allowed_listeners: Option<AllowedListeners>,
     }
