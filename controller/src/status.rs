@@ -14,7 +14,7 @@ use std::net::IpAddr;
 
 /// Features of the Gateway API that a GatewayClass says we have, in the order of the alphabet: those whose conformance
 /// tests pass with the flags' defaults. What is left out, and why, is in `docs/gateway.md`.
-pub const FEATURES: [&str; 38] = [
+pub const FEATURES: [&str; 40] = [
     "BackendTLSPolicy",
     "BackendTLSPolicySANValidation",
     "GRPCRoute",
@@ -53,6 +53,8 @@ pub const FEATURES: [&str; 38] = [
     "ListenerSet",
     "ReferenceGrant",
     "TLSRoute",
+    "TLSRouteModeMixed",
+    "TLSRouteModeTerminate",
 ];
 
 /// A condition of Gateways that let clients in without the certificate that they are asked for.

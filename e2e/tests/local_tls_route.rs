@@ -5,11 +5,12 @@ mod common;
 use common::{NAMESPACE, connect_from, serve_with, service};
 use ingress_e2e::client::{self, RawConn, Tls};
 use ingress_e2e::origin::Origin;
-use ingress_e2e::pki::{Ca, KeyKind, tls_secret_yaml};
+use ingress_e2e::pki::{Ca, KeyKind, Leaf, tls_secret_yaml};
 use ingress_e2e::product::Product;
 use ingress_e2e::{DEADLINE, eventually};
 use serde_json::{Value, json};
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::sync::mpsc;
 
 const PASSED: &str = "x.pass.example.com";
 
@@ -111,4 +112,177 @@ async fn a_passed_connection_is_logged_for_the_client_that_the_proxy_protocol_na
     drop(conn);
     let line = passed(&product, PASSED).await;
     assert_eq!(line["client"], "203.0.113.9", "{line}");
+}
+
+const ENDED: &str = "x.term.example.com";
+
+/// A Gateway that ends TLS for TLSRoutes at `*.term.example.com`, passes `*.pass.example.com` on, and has
+/// `a.example.com` for HTTP, all at one port; with its class and certificates.
+fn mixed(ca: &Ca) -> Vec<String> {
+    let listeners = json!([
+        {"name": "term", "port": 443, "protocol": "TLS", "hostname": "*.term.example.com",
+         "tls": {"mode": "Terminate", "certificateRefs": [{"name": "term"}]}},
+        {"name": "pass", "port": 443, "protocol": "TLS", "hostname": "*.pass.example.com",
+         "tls": {"mode": "Passthrough"}},
+        {"name": "https", "port": 443, "protocol": "HTTPS", "hostname": "a.example.com",
+         "tls": {"certificateRefs": [{"name": "tls"}]}},
+    ]);
+    let [class, _] = gateway();
+    let secret =
+        |name: &str, hosts: &[&str]| tls_secret_yaml(NAMESPACE, name, &ca.leaf(hosts, KeyKind::EcP256Sec1));
+    let gateway = object("Gateway", "gw", json!({"gatewayClassName": "tak-os", "listeners": listeners}));
+    vec![class, gateway, secret("term", &["*.term.example.com"]), secret("tls", &["a.example.com"])]
+}
+
+/// Speaks first, reads to the end, and says it all again. How its reading ended is told.
+async fn parrot() -> (Origin, mpsc::UnboundedReceiver<std::io::Result<usize>>) {
+    let (tell, told) = mpsc::unbounded_channel();
+    let origin = Origin::raw(move |mut stream| {
+        let tell = tell.clone();
+        async move {
+            stream.write_all(b"hello").await.unwrap();
+            let mut all = Vec::new();
+            let read = stream.read_to_end(&mut all).await;
+            let _ = stream.write_all(&all).await;
+            let _ = stream.shutdown().await;
+            let _ = tell.send(read);
+        }
+    });
+    (origin.await, told)
+}
+
+#[tokio::test]
+async fn tls_ends_here_and_its_octets_go_on_beside_passed_and_served_hosts() {
+    let (here, there) = (Ca::new(), Ca::new());
+    let theirs = there.leaf(&[PASSED], KeyKind::EcP256Sec1);
+    let passed_on = Origin::echo_tls(&theirs.cert_pem, &theirs.key_pem).await.named("tls");
+    let one = Origin::echo().await.named("one");
+    let (parrot, mut told) = parrot().await;
+    let http = json!({"parentRefs": [{"name": "gw"}], "hostnames": ["a.example.com"],
+                      "rules": [{"backendRefs": [{"name": "one", "port": 80}]}]});
+    let objects = [
+        service("tls", &[passed_on.addr()]),
+        service("one", &[one.addr()]),
+        service("parrot", &[parrot.addr()]),
+        service("empty", &[]),
+        object("HTTPRoute", "h", http),
+        tls_route("p", PASSED, "tls"),
+        tls_route("t", ENDED, "parrot"),
+        tls_route("empty", "empty.term.example.com", "empty"),
+        tls_route("bad", "bad.term.example.com", "nobody"),
+    ];
+    let product = serve_with(mixed(&here).into_iter().chain(objects), &[]).await;
+    let tls = |name: &str| Tls::new().sni(name).ca(&here.pem()).alpn(&["h2", "http/1.1"]);
+
+    let mut stream = tls(ENDED).connect(product.https()).await.unwrap();
+    assert_eq!(stream.ssl().selected_alpn_protocol(), None, "what is inside is no HTTP");
+    let mut hello = [0; 5];
+    stream.read_exact(&mut hello).await.unwrap();
+    assert_eq!(&hello, b"hello");
+    // The client ends its side; the backend's goes on.
+    let sent: Vec<u8> = (0..3_000_000_u32).map(|n| (n % 251) as u8).collect();
+    stream.write_all(&sent).await.unwrap();
+    stream.shutdown().await.unwrap();
+    let mut back = Vec::new();
+    stream.read_to_end(&mut back).await.unwrap();
+    assert!(back == sent, "{} octets came back", back.len());
+    assert_eq!(told.recv().await.unwrap().unwrap(), sent.len());
+    let line = eventually(DEADLINE, async || {
+        product.log().into_iter().find(|line| line["protocol"] == "TCP" && line["sni"] == ENDED)
+    })
+    .await;
+    assert_eq!(
+        (&line["route"], &line["bytes_in"]),
+        (&json!("tlsroute/shop/t"), &json!(sent.len())),
+        "{line}"
+    );
+    assert_eq!((&line["bytes_out"], &line["tls_version"]), (&json!(sent.len() + 5), &json!("TLSv1.3")));
+
+    // What breaks off is no end.
+    let mut stream = tls(ENDED).connect(product.https()).await.unwrap();
+    stream.write_all(b"half of").await.unwrap();
+    stream.read_exact(&mut hello).await.unwrap();
+    drop(stream);
+    assert!(told.recv().await.unwrap().is_err(), "the backend takes it for an end");
+
+    // Nobody to talk to: closed, and where there is no route before the handshake.
+    assert!(tls("none.term.example.com").connect(product.https()).await.is_err());
+    for name in ["empty.term.example.com", "bad.term.example.com"] {
+        let mut stream = tls(name).connect(product.https()).await.unwrap();
+        assert!(!matches!(stream.read(&mut hello).await, Ok(1..)), "{name}");
+    }
+
+    // The others at the same port are as they would be without.
+    let get = async |sni: &str, host: &str, ca: &Ca| {
+        client::tls_get(product.https(), sni, host, "/", Some(&ca.pem())).await
+    };
+    assert_eq!(get(PASSED, PASSED, &there).await.origin(), "tls");
+    assert_eq!(get("a.example.com", "a.example.com", &here).await.origin(), "one");
+    assert_eq!(get("a.example.com", ENDED, &here).await.status, 421);
+    let asked = format!("/debug/explain?host={ENDED}&scheme=https");
+    let told = client::get(product.metrics_addr(), "localhost", &asked).await.text();
+    assert!(told.contains("TLS ends here") && told.contains("tlsroute/shop/t"), "{told}");
+}
+
+#[tokio::test]
+async fn where_a_policy_asks_for_tls_the_octets_are_encrypted_again_or_go_nowhere() {
+    let (here, there) = (Ca::new(), Ca::new());
+    let theirs = there.leaf(&["in.example.com"], KeyKind::EcP256Sec1);
+    let backend = Origin::echo_tls(&theirs.cert_pem, &theirs.key_pem).await.named("tls");
+    let policy = |service: &str, ca: &str| {
+        let refs = json!([{"group": "", "kind": "ConfigMap", "name": ca}]);
+        let validation = json!({"caCertificateRefs": refs, "hostname": "in.example.com"});
+        let targets = json!([{"group": "", "kind": "Service", "name": service}]);
+        object("BackendTLSPolicy", service, json!({"targetRefs": targets, "validation": validation}))
+    };
+    let map = |name: &str, ca: &str| {
+        let metadata = json!({"namespace": NAMESPACE, "name": name});
+        json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"ca.crt": ca}})
+            .to_string()
+    };
+    let mut objects = mixed(&here);
+    for (name, ca) in [("right", "there"), ("wrong", "here"), ("none", "nowhere")] {
+        objects.push(service(name, &[backend.addr()]));
+        objects.push(policy(name, ca));
+        objects.push(tls_route(name, &format!("{name}.term.example.com"), name));
+    }
+    objects.extend([map("there", &there.pem()), map("here", &here.pem())]);
+    let product = serve_with(objects, &[]).await;
+    let get = async |name: &str| {
+        let name = format!("{name}.term.example.com");
+        client::try_tls_get(product.https(), &name, &name, "/", Some(&here.pem())).await
+    };
+    assert_eq!(get("right").await.unwrap().origin(), "tls");
+    assert!(get("wrong").await.is_err());
+    assert!(get("none").await.is_err());
+    assert_eq!(backend.requests(), 1, "nothing went anywhere else");
+}
+
+#[tokio::test]
+async fn what_clients_must_show_holds_where_tls_ends_for_a_route() {
+    let (here, clients, others) = (Ca::new(), Ca::new(), Ca::new());
+    let (parrot, _told) = parrot().await;
+    let mut objects = mixed(&here);
+    let frontend = json!({"default": {"validation":
+        {"mode": "AllowValidOnly", "caCertificateRefs": [{"group": "", "kind": "ConfigMap", "name": "clients"}]}}});
+    let mut gateway: Value = serde_json::from_str(&objects[1]).unwrap();
+    gateway["spec"]["tls"] = json!({"frontend": frontend});
+    objects[1] = gateway.to_string();
+    let metadata = json!({"namespace": NAMESPACE, "name": "clients"});
+    let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"ca.crt": clients.pem()}});
+    objects.extend([map.to_string(), service("parrot", &[parrot.addr()]), tls_route("t", ENDED, "parrot")]);
+    let product = serve_with(objects, &[]).await;
+    let hello = async |leaf: Option<Leaf>| {
+        let tls = Tls::new().sni(ENDED).ca(&here.pem()).alpn(&["h2"]);
+        let tls = leaf.map_or(tls.clone(), |leaf| tls.identity(&leaf.cert_pem, &leaf.key_pem));
+        let mut stream = tls.connect(product.https()).await.ok()?;
+        assert_eq!(stream.ssl().selected_alpn_protocol(), None);
+        let mut hello = [0; 5];
+        stream.read_exact(&mut hello).await.ok()?;
+        Some(hello)
+    };
+    assert_eq!(hello(Some(clients.leaf(&[], KeyKind::EcP256Sec1))).await, Some(*b"hello"));
+    assert_eq!(hello(None).await, None);
+    assert_eq!(hello(Some(others.leaf(&[], KeyKind::EcP256Sec1))).await, None);
+    assert_eq!(parrot.accepts(), 1, "nobody else came this far");
 }

@@ -9,7 +9,7 @@ use ingress_core::{ClientValidation, Local};
 use openssl::asn1::Asn1Time;
 use openssl::error::ErrorStack;
 use openssl::ex_data::Index;
-use openssl::ssl::{Ssl, SslContext, SslRef, SslVerifyMode};
+use openssl::ssl::{Ssl, SslAcceptorBuilder, SslContext, SslRef, SslVerifyMode};
 use openssl::x509::store::X509StoreBuilder;
 use openssl::x509::verify::X509VerifyFlags;
 use openssl::x509::{X509, X509VerifyResult};
@@ -19,11 +19,22 @@ use std::sync::Arc;
 
 /// A validation in OpenSSL's form, made once: a context with the authorities and nobody else, and with a session id
 /// context of its own.
-struct Native(SslContext);
+struct Native {
+    http: SslContext,
+    /// For connections that are no HTTP here.
+    silent: SslContext,
+}
 
 impl Native {
     fn new(validation: &ClientValidation) -> Result<Self, ErrorStack> {
-        let mut builder = tls::context()?;
+        let of = |context| Self::context(validation, context);
+        Ok(Self { http: of(tls::context()?)?, silent: of(tls::silent_context()?)? })
+    }
+
+    fn context(
+        validation: &ClientValidation,
+        mut builder: SslAcceptorBuilder,
+    ) -> Result<SslContext, ErrorStack> {
         let mut store = X509StoreBuilder::new()?;
         for der in &validation.authorities {
             let authority = X509::from_der(der)?;
@@ -35,8 +46,39 @@ impl Native {
         store.set_flags(X509VerifyFlags::PARTIAL_CHAIN)?;
         builder.set_verify_cert_store(store.build())?;
         builder.set_session_id_context(&validation.fingerprint)?;
-        Ok(Self(builder.build().into_context()))
+        Ok(builder.build().into_context())
     }
+}
+
+fn native(validation: &ClientValidation) -> Option<&Native> {
+    let made = validation.native.get_or_init(|| Native::new(validation));
+    let native = made.and_then(|made| made.as_ref().ok());
+    if native.is_none() {
+        tracing::warn!(
+            "the authorities for certificates of clients are not usable; the connection is refused"
+        );
+    }
+    native
+}
+
+fn demand(validation: &ClientValidation, ssl: &mut SslRef) {
+    if validation.required {
+        ssl.set_verify(SslVerifyMode::PEER | SslVerifyMode::FAIL_IF_NO_PEER_CERT);
+    } else {
+        ssl.set_verify_callback(SslVerifyMode::PEER, |_, _| true);
+    }
+}
+
+/// The beginning of a handshake under a validation, for a connection that is no HTTP here.
+pub fn silent(validation: &ClientValidation) -> Option<Ssl> {
+    let mut ssl = Ssl::new(&native(validation)?.silent).ok()?;
+    demand(validation, &mut ssl);
+    Some(ssl)
+}
+
+/// Whether the validation lets in who has finished a handshake under it.
+pub fn lets_in(validation: &ClientValidation, ssl: &SslRef) -> bool {
+    !validation.required || (ssl.verify_result() == X509VerifyResult::OK && is_valid(ssl))
 }
 
 thread_local! {
@@ -77,21 +119,11 @@ impl Asked {
 
     /// Has the handshake ask for a certificate. Called when OpenSSL has the hello; after an error nothing may go on.
     pub fn take_over(self, ssl: &mut SslRef, validation: Arc<ClientValidation>) -> Result<(), ErrorStack> {
-        let made = validation.native.get_or_init(|| Native::new(&validation));
-        let Some(native) = made.and_then(|made| made.as_ref().ok()) else {
-            tracing::warn!(
-                "the authorities for certificates of clients are not usable; the connection is refused"
-            );
-            return Err(ErrorStack::get());
-        };
+        let Some(native) = native(&validation) else { return Err(ErrorStack::get()) };
         // Certificates, ciphers, protocols and the session id context are those of the new context from here on.
-        ssl.set_ssl_context(&native.0)?;
+        ssl.set_ssl_context(&native.http)?;
         ext::suspend_when_need_ssl_cert(ssl);
-        if validation.required {
-            ssl.set_verify(SslVerifyMode::PEER | SslVerifyMode::FAIL_IF_NO_PEER_CERT);
-        } else {
-            ssl.set_verify_callback(SslVerifyMode::PEER, |_, _| true);
-        }
+        demand(&validation, ssl);
         ssl.set_ex_data(self.0, validation);
         Ok(())
     }
@@ -99,8 +131,7 @@ impl Asked {
     /// The validation that a finished handshake was held to.
     pub fn enforced(self, ssl: &SslRef) -> Option<Arc<ClientValidation>> {
         let validation = ssl.ex_data(self.0)?;
-        let shown = || ssl.verify_result() == X509VerifyResult::OK && is_valid(ssl);
-        (!validation.required || shown()).then(|| validation.clone())
+        lets_in(validation, ssl).then(|| validation.clone())
     }
 }
 

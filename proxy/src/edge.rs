@@ -12,7 +12,7 @@ use crate::guard::Guarded;
 use crate::respond::SERVER_NAME;
 use crate::service::Gateway;
 use crate::tls::{self, HelloDeadline};
-use crate::{Bound, Shared, StartError, proxy_protocol};
+use crate::{Bound, Shared, StartError, proxy_protocol, terminate};
 use async_trait::async_trait;
 use futures::FutureExt;
 use futures::future::FusedFuture;
@@ -282,6 +282,7 @@ pub fn serve(
         proxies: config.proxy_protocol.then(|| config.trusted_proxies.clone()),
         shared: shared.clone(),
         edge: Arc::new(edge()),
+        acceptor: Arc::new(terminate::acceptor()?),
         stopped: stopped.clone(),
     };
     service.endpoints().set_pre_tls_callback(Arc::new(hello));

@@ -13,6 +13,7 @@ use crate::strict::{Facts, check_target};
 use crate::{Config, filter, select};
 use http::header::LOCATION;
 use http::{HeaderMap, HeaderValue, Method};
+use ingress_core::listener::TlsMode;
 use ingress_core::route::host::{HostBuf, normal_name};
 use ingress_core::route::path::routing_path;
 use ingress_core::{
@@ -165,9 +166,10 @@ pub fn explain(snapshot: &Snapshot, question: &Question, around: &Surroundings<'
     let listener = snapshot.listeners.at(question.local());
     let server_name = question.server_name().filter(|_| question.tls);
     if let (Some(listener), Some(name)) = (listener, &server_name)
-        && let Some(passed) = listener.passthrough(name)
+        && let mode = listener.mode(name)
+        && !mode.http()
     {
-        return passed_through(request, passed, certificate, around);
+        return carried(request, mode, certificate, around);
     }
     let (asked, routing) = match select::read(&authority, raw_path, &mut buf) {
         Ok(read) => read,
@@ -175,10 +177,17 @@ pub fn explain(snapshot: &Snapshot, question: &Question, around: &Surroundings<'
     };
     request.facts.push(("host", text(asked.host)));
     request.facts.push(("path", text(&routing)));
-    if let (Some(listener), Some(name)) = (listener, &server_name)
-        && listener.misdirected(name, asked.host)
+    if question.tls
+        && let Some(listener) = listener
+        && listener.misdirected(server_name.as_deref(), asked.host)
     {
-        let why = format!("server name {name} belongs to another listener than the host");
+        let why = match &server_name {
+            Some(name) if listener.mode(asked.host).http() => {
+                format!("server name {name} belongs to another listener than the host")
+            }
+            _ => "the host's connections carry no requests here, and this one was opened for another name"
+                .to_owned(),
+        };
         return unread(request, Rejection::Misdirected, &why, certificate);
     }
     let Some(routes) = snapshot.routes_at(question.local()) else {
@@ -228,16 +237,21 @@ pub fn explain(snapshot: &Snapshot, question: &Question, around: &Surroundings<'
     Report { request, answer, route, lost, lost_more, sections, taken_by }
 }
 
-/// A connection that is passed on unread.
-fn passed_through(
-    request: Section,
-    route: Option<&Arc<Route>>,
-    certificate: Section,
-    around: &Surroundings<'_>,
-) -> Report {
-    let summary = match route {
-        Some(route) => format!("the TLS connection is passed on unread, by {}", route.source),
-        None => "the TLS connection is closed: it would be passed on unread, and no route says where".into(),
+/// A connection that is not HTTP here.
+fn carried(request: Section, mode: &TlsMode, certificate: Section, around: &Surroundings<'_>) -> Report {
+    let route = mode.route();
+    let ends = matches!(mode, TlsMode::TerminateTcp { .. });
+    let summary = match (route, ends) {
+        (Some(route), false) => format!("the TLS connection is passed on unread, by {}", route.source),
+        (Some(route), true) => {
+            format!("TLS ends here, and what is in the connection is passed on, by {}", route.source)
+        }
+        (None, false) => {
+            "the TLS connection is closed: it would be passed on unread, and no route says where".into()
+        }
+        (None, true) => {
+            "the TLS connection is closed: what is in it would be passed on, and no route says where".into()
+        }
     };
     let facts = vec![("forwarded", Fact::Flag(route.is_some())), ("status", Fact::Nothing)];
     Report {
@@ -507,7 +521,12 @@ fn certificate(snapshot: &Snapshot, question: &Question, now: i64) -> Section {
         ),
     };
     facts.insert(0, ("sni", sni.map_or(Fact::Nothing, text)));
-    let asked = snapshot.listeners.at(local).and_then(|l| l.routes.clients(sni));
+    let listener = snapshot.listeners.at(local);
+    let asked = listener.and_then(|listener| match sni.map(|name| listener.mode(name)) {
+        Some(TlsMode::TerminateTcp { clients, .. }) => clients.as_ref(),
+        Some(TlsMode::Passthrough(_)) => None,
+        _ => listener.routes.clients(sni),
+    });
     let (word, asked) = match asked {
         None => (Fact::Nothing, ""),
         Some(clients) if clients.required => (text("required"), "; clients must show a certificate"),

@@ -7,6 +7,7 @@ mod buffer;
 mod client_stream;
 mod clients;
 mod clock;
+mod close_notify;
 mod ctx;
 pub mod dial;
 mod edge;
@@ -31,6 +32,7 @@ mod places;
 mod policy;
 mod preface;
 mod proxy_protocol;
+mod relay;
 pub mod resolve;
 mod respond;
 mod select;
@@ -38,6 +40,7 @@ mod service;
 mod stall;
 mod streams;
 mod strict;
+mod terminate;
 mod tls;
 mod trust;
 mod tunnel;
@@ -195,6 +198,8 @@ struct Shared {
     limiter: Limiter,
     mirrors: mirror::Mirrors,
     ports: listeners::Ports,
+    /// Connects over TLS to the backends of TLSRoutes; made when the first one is.
+    connector: std::sync::OnceLock<pingora_core::connectors::TransportConnector>,
 }
 
 /// The running data plane.
@@ -249,6 +254,7 @@ impl Proxy {
             limiter,
             mirrors: Default::default(),
             ports: bound.ports(),
+            connector: Default::default(),
         });
         let (drain, draining) = watch::channel(false);
         let (stop, stopped) = watch::channel(false);

@@ -75,8 +75,7 @@ fn scope<'a>(
         return Ok(&snapshot.routes);
     };
     if let Some(listener) = snapshot.listeners.at(local)
-        && let Some(sni) = conn.sni.as_deref()
-        && listener.misdirected(sni, host)
+        && listener.misdirected(conn.sni.as_deref(), host)
     {
         return Err(Rejection::Misdirected);
     }

@@ -6,6 +6,8 @@ use crate::handshake::Handshake;
 use crate::metrics::Metrics;
 use crate::passthrough::{self, Choice};
 use crate::places::{Place, Places};
+use crate::relay::{self, Carried, Tunnel};
+use crate::terminate::{self, Greeted};
 use crate::{Shared, keypair, proxy_protocol};
 use async_trait::async_trait;
 use bytes::BufMut;
@@ -55,13 +57,21 @@ pub struct TlsInfo {
 }
 
 /// Has a server show the certificate.
-fn install(pair: &CertKey, ssl: &mut TlsRef) -> Result<(), ErrorStack> {
+pub fn install(pair: &CertKey, ssl: &mut TlsRef) -> Result<(), ErrorStack> {
     ext::ssl_use_certificate(ssl, pair.leaf())?;
     ext::ssl_use_private_key(ssl, pair.key())?;
     for certificate in pair.intermediates() {
         ext::ssl_add_chain_cert(ssl, certificate)?;
     }
     Ok(())
+}
+
+/// `TLSv1.3` or `TLSv1.2`; there are no others.
+pub fn version(ssl: &TlsRef) -> &'static str {
+    match ssl.version2() {
+        Some(SslVersion::TLS1_3) => "TLSv1.3",
+        _ => "TLSv1.2",
+    }
 }
 
 /// Whether a certificate that the controller accepted can be served.
@@ -132,10 +142,7 @@ impl TlsAccept for Certificates {
     }
 
     async fn handshake_complete_callback(&self, ssl: &TlsRef) -> Option<Arc<dyn Any + Send + Sync>> {
-        let version = match ssl.version2() {
-            Some(SslVersion::TLS1_3) => "TLSv1.3",
-            _ => "TLSv1.2",
-        };
+        let version = version(ssl);
         self.0.metrics.handshake(version, true);
         if let Some(outcome) = ssl.ex_data(self.0.outcome) {
             outcome.done.store(true, Ordering::Relaxed);
@@ -158,6 +165,8 @@ pub struct HelloDeadline {
     pub shared: Arc<Shared>,
     /// Takes the connections of Gateway ports that speak no TLS.
     pub edge: Arc<Edge>,
+    /// Ends TLS for TLSRoutes.
+    pub acceptor: Arc<SslAcceptor>,
     /// What those are told at the end.
     pub stopped: ShutdownWatch,
 }
@@ -281,10 +290,20 @@ impl PreTlsProcess for HelloDeadline {
                     hello.announce();
                     return Ok(());
                 }
-                Choice::Pass(route) => {
-                    let taken = taken(stream)?;
-                    tokio::spawn(passthrough::run(shared.clone(), taken, records, route, place));
+                Choice::Pass(by) => {
+                    let (stream, shared) = (taken(stream)?, shared.clone());
+                    let client = relay::client(&stream);
+                    let carried = Carried { taken: by, client, tls_version: None };
+                    let tunnel = Tunnel::begin(&shared, place);
+                    tokio::spawn(async move { relay::run(shared, tunnel, stream, &records, carried).await });
                     return closed("passed through");
+                }
+                Choice::TerminateTcp(by, shown) => {
+                    let left = self.limit.map(|limit| limit.saturating_sub(began.elapsed()));
+                    let greeted = Greeted { stream: taken(stream)?, records, place, handshake, left };
+                    let (shared, acceptor) = (shared.clone(), self.acceptor.clone());
+                    tokio::spawn(terminate::run(shared, acceptor, greeted, by, shown));
+                    return closed("ended for a TLSRoute");
                 }
                 Choice::Close => shared.metrics.unmatched("no_host"),
             },
@@ -311,12 +330,17 @@ pub fn settings(
     Ok(settings)
 }
 
-/// What holds on every connection, whatever clients must show there.
+/// What holds on every connection whose requests we look for, whatever clients must show there.
 fn common(settings: &mut SslAcceptorBuilder) -> Result<(), ErrorStack> {
     settings.set_alpn_select_callback(|_, offered| match offered {
         [] => Err(AlpnError::NOACK),
         _ => select_next_proto(b"\x02h2\x08http/1.1", offered).ok_or(AlpnError::NOACK),
     });
+    always(settings)
+}
+
+/// What holds wherever TLS ends here.
+fn always(settings: &mut SslAcceptorBuilder) -> Result<(), ErrorStack> {
     settings.set_min_proto_version(Some(SslVersion::TLS1_2))?;
     settings.set_cipher_list(CIPHERS)?;
     settings.set_options(SslOptions::CIPHER_SERVER_PREFERENCE | SslOptions::NO_RENEGOTIATION);
@@ -327,6 +351,13 @@ fn common(settings: &mut SslAcceptorBuilder) -> Result<(), ErrorStack> {
 pub(crate) fn context() -> Result<SslAcceptorBuilder, ErrorStack> {
     let mut builder = SslAcceptor::mozilla_intermediate_v5(SslMethod::tls())?;
     common(&mut builder)?;
+    Ok(builder)
+}
+
+/// A context for connections that are no HTTP here: no protocol is selected of those that the client offers (ALPN).
+pub(crate) fn silent_context() -> Result<SslAcceptorBuilder, ErrorStack> {
+    let mut builder = SslAcceptor::mozilla_intermediate_v5(SslMethod::tls())?;
+    always(&mut builder)?;
     Ok(builder)
 }
 

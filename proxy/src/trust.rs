@@ -4,7 +4,7 @@ use ingress_core::{BackendTls, SubjectName};
 use openssl::ssl::{NameType, SslRef};
 use openssl::x509::{X509, X509Ref};
 use pingora_core::protocols::Digest;
-use pingora_core::protocols::tls::HandshakeCompleteHook;
+use pingora_core::protocols::tls::{HandshakeCompleteHook, SslDigest};
 use pingora_core::upstreams::peer::PeerOptions;
 use std::any::Any;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -86,7 +86,11 @@ pub fn apply(policy: &BackendTls, options: &mut PeerOptions) -> u64 {
 
 /// Whether the connection's certificate has none of the names of which it must have one.
 pub fn refused(digest: Option<&Digest>) -> bool {
-    let tls = digest.and_then(|digest| digest.ssl_digest.as_ref());
+    refuses(digest.and_then(|digest| digest.ssl_digest.as_deref()))
+}
+
+/// The same by what is known of a handshake.
+pub fn refuses(tls: Option<&SslDigest>) -> bool {
     tls.is_some_and(|tls| tls.extension.get::<WrongName>().is_some())
 }
 

@@ -339,7 +339,7 @@ pub(super) const TABLE: [Entry; 52] = [
         Reason::ListenerNotAccepted,
         "TAK-7002",
         Error,
-        "HTTP on port 80, HTTPS with tls.mode Terminate and TLS with tls.mode Passthrough on port 443, further ports of --gateway-listener-ports; routes of kind HTTPRoute and GRPCRoute, for TLS of kind TLSRoute",
+        "HTTP on port 80, HTTPS with tls.mode Terminate and TLS on port 443, further ports of --gateway-listener-ports; routes of kind HTTPRoute and GRPCRoute, for TLS of kind TLSRoute",
         "A listener, or a kind of route that it allows, is not supported. It is not served; other listeners are.",
         "Write one of the ports, protocols and kinds that the message names.",
     ),

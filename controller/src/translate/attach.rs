@@ -1,6 +1,6 @@
 //! Which listeners a route attaches to, and which hosts it gets there.
 
-use super::gateway::{Gateways, Listener, api_kind};
+use super::gateway::{Gateways, Listener, Mode, api_kind};
 use super::rivals::Rivals;
 use crate::cluster::gateway::{GROUP, Meta, ParentRef};
 use crate::cluster::{Cluster, Key};
@@ -57,6 +57,8 @@ pub(super) struct Parent {
     pub at: usize,
     /// `Accepted`.
     pub accepted: Condition,
+    /// One of its listeners ends TLS for a TLSRoute.
+    pub ends_tls: bool,
 }
 
 /// A host of a port.
@@ -65,6 +67,8 @@ pub(super) struct Place {
     pub scope: Scope,
     pub host: HostPattern,
     pub gateway: Key,
+    /// TLS ends there for a TLSRoute.
+    pub ends_tls: bool,
 }
 
 impl Attached {
@@ -85,12 +89,13 @@ impl Attached {
             if gateways.parent(&id).is_none() {
                 continue;
             }
-            let accepted = found.attach(kind, meta, reference, &id, hosts, gateways, beaten, cluster);
-            let accepted = match accepted {
-                Ok(()) => Condition::new("Accepted", true, "Accepted", ""),
+            let attached = found.attach(kind, meta, reference, &id, hosts, gateways, beaten, cluster);
+            let ends_tls = attached.as_ref().is_ok_and(|ends_tls| *ends_tls);
+            let accepted = match attached {
+                Ok(_) => Condition::new("Accepted", true, "Accepted", ""),
                 Err((reason, message)) => Condition::new("Accepted", false, reason, message),
             };
-            parents.push(Parent { reference: reference.clone(), at, accepted });
+            parents.push(Parent { reference: reference.clone(), at, accepted, ends_tls });
         }
         // nearly all routes have one of each: no room for more is kept
         Self {
@@ -103,6 +108,7 @@ impl Attached {
 }
 
 impl Found {
+    /// Gives whether TLS ends at one of the listeners, for a TLSRoute.
     #[allow(clippy::too_many_arguments)] // one question, asked of everything there is
     fn attach(
         &mut self,
@@ -114,8 +120,8 @@ impl Found {
         gateways: &Gateways,
         beaten: Option<&BTreeSet<ListenerId>>,
         cluster: &Cluster,
-    ) -> Result<(), (&'static str, String)> {
-        let Some((gateway, listeners)) = gateways.parent(id) else { return Ok(()) };
+    ) -> Result<bool, (&'static str, String)> {
+        let Some((gateway, listeners)) = gateways.parent(id) else { return Ok(false) };
         let key = &id.1;
         let parent = format_args!("{} {key}", api_kind(id.0));
         let named = |listener: &Listener| {
@@ -142,7 +148,7 @@ impl Found {
                 format!("no listener of {parent} lets routes of this kind and namespace attach to it");
             return Err(("NotAllowedByListeners", message));
         }
-        let (mut met, mut lost) = (false, false);
+        let (mut met, mut lost, mut ended) = (false, false, false);
         for (at, listener) in candidates {
             let both = hosts.iter().filter_map(|host| host.intersection(&listener.hostname));
             let both: Vec<_> =
@@ -157,6 +163,8 @@ impl Found {
                 continue;
             }
             met = true;
+            let ends_tls = listener.mode == Mode::TlsTerminate;
+            ended |= ends_tls;
             self.listeners.insert(listener_id);
             let Some(scope) = listener.scope.filter(|_| listener.serves) else { continue };
             let isolated = both.into_iter().filter(|host| {
@@ -168,10 +176,15 @@ impl Found {
                         && host.within(&other.hostname)
                 })
             });
-            self.places.extend(isolated.map(|host| Place { scope, host, gateway: gateway.clone() }));
+            self.places.extend(isolated.map(|host| Place {
+                scope,
+                host,
+                gateway: gateway.clone(),
+                ends_tls,
+            }));
         }
         if met {
-            return Ok(());
+            return Ok(ended);
         }
         if lost {
             let other = api_kind(if kind == Kind::GrpcRoute { Kind::HttpRoute } else { Kind::GrpcRoute });

@@ -20,14 +20,16 @@ pub(super) struct BackendRefs<'a, 'b> {
     kind: Kind,
     /// The route's namespace.
     own: &'a Arc<str>,
+    /// TLS ends here for a TLSRoute.
+    ends_tls: bool,
     services: BTreeSet<Key>,
     /// The first that does not resolve.
     wrong: Option<(&'static str, String)>,
 }
 
 impl<'a, 'b> BackendRefs<'a, 'b> {
-    pub(super) fn new(reading: &'a Reading<'b>, kind: Kind, own: &'a Arc<str>) -> Self {
-        Self { reading, kind, own, services: BTreeSet::new(), wrong: None }
+    pub(super) fn new(reading: &'a Reading<'b>, kind: Kind, own: &'a Arc<str>, ends_tls: bool) -> Self {
+        Self { reading, kind, own, ends_tls, services: BTreeSet::new(), wrong: None }
     }
 
     /// `ResolvedRefs`, and the Services, each once.
@@ -96,7 +98,7 @@ impl<'a, 'b> BackendRefs<'a, 'b> {
         let port = reference.port.map_or(PortRef::None, PortRef::Number);
         let (trust, protocol) = match self.kind {
             // what is spoken, and to whom, is between client and backend
-            Kind::TlsRoute => (None, BackendProtocol::Http),
+            Kind::TlsRoute if !self.ends_tls => (None, BackendProtocol::Http),
             _ => {
                 let trust = self.trust(service, reference.port)?;
                 let protocol = self.protocol(service, reference.port, trust.is_some())?;
@@ -156,13 +158,15 @@ impl<'a, 'b> BackendRefs<'a, 'b> {
             return Ok(BackendProtocol::Grpc);
         }
         match named.unwrap_or("http") {
-            "kubernetes.io/h2c" if self.kind == Kind::GrpcRoute => Ok(BackendProtocol::Grpc),
-            "kubernetes.io/h2c" => Ok(BackendProtocol::H2c),
             "kubernetes.io/wss" | "https" | "HTTPS" | "tls" if !tls => {
                 let message =
                     format!("appProtocol of Service {service} asks for TLS, which needs a BackendTLSPolicy");
                 Err(("UnsupportedProtocol", message))
             }
+            // octets, whatever they mean
+            _ if self.kind == Kind::TlsRoute => Ok(BackendProtocol::Http),
+            "kubernetes.io/h2c" if self.kind == Kind::GrpcRoute => Ok(BackendProtocol::Grpc),
+            "kubernetes.io/h2c" => Ok(BackendProtocol::H2c),
             "grpc" | "kubernetes.io/grpc" => Ok(BackendProtocol::Grpc),
             _ if self.kind == Kind::GrpcRoute => Ok(BackendProtocol::Grpc),
             _ => Ok(BackendProtocol::Http),

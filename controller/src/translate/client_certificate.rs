@@ -7,7 +7,14 @@ use std::sync::Arc;
 
 /// The rules of one route as they are at Gateways with a certificate, made once for each certificate.
 #[derive(Default)]
-pub(super) struct Shown(Vec<(Arc<CertifiedKey>, Box<[Prototype]>)>);
+pub(super) struct Shown(Vec<Made>);
+
+struct Made {
+    client: Arc<CertifiedKey>,
+    /// Where the rules are that it was made of; a TLSRoute has two sets of them.
+    of: *const Prototype,
+    rules: Box<[Prototype]>,
+}
 
 impl Shown {
     /// The rules at a Gateway that shows this certificate.
@@ -18,12 +25,13 @@ impl Shown {
         backends: &mut Backends,
     ) -> &'a [Prototype] {
         let Some(client) = client else { return plain };
-        let known = self.0.iter().position(|(known, _)| known == client);
+        let known = self.0.iter().position(|made| made.client == *client && made.of == plain.as_ptr());
         let at = known.unwrap_or_else(|| {
-            self.0.push((client.clone(), shown(plain, client, backends)));
+            let rules = shown(plain, client, backends);
+            self.0.push(Made { client: client.clone(), of: plain.as_ptr(), rules });
             self.0.len() - 1
         });
-        self.0.get(at).map_or(plain, |(_, rules)| rules)
+        self.0.get(at).map_or(plain, |made| &made.rules)
     }
 }
 

@@ -6,7 +6,7 @@ mod certificate;
 mod clients;
 mod listener;
 
-pub(super) use listener::{Listener, Owner, is};
+pub(super) use listener::{Listener, Mode, Owner, is};
 
 use super::Settings;
 use super::attach::ParentId;
@@ -119,14 +119,6 @@ pub(crate) fn is_ours(cluster: &Cluster, class: &str) -> bool {
 }
 
 impl Gateways {
-    /// The Gateway that a parent of routes is, or adds listeners to.
-    pub(super) fn gateway_of<'a>(&'a self, (kind, key): &'a ParentId) -> Option<&'a Key> {
-        match kind {
-            Kind::ListenerSet => self.sets.get(key).map(|set| &set.gateway),
-            _ => Some(key),
-        }
-    }
-
     /// Looks at all of them.
     pub(super) fn read(
         cluster: &Cluster,

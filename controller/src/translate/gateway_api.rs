@@ -7,7 +7,7 @@ use super::Settings;
 use super::attach::{Attached, ListenerId, ParentId, parent_id};
 use super::authorities::Authorities;
 use super::backend_tls::Policies;
-use super::gateway::{CONTROLLER, Gateways, Listener, api_kind, is_ours};
+use super::gateway::{CONTROLLER, Gateways, Listener, Mode, api_kind, is_ours};
 use super::grant::Grants;
 use super::ingress::Shared;
 use super::listeners::{Composed, Ingresses, RouteId, spots};
@@ -374,7 +374,7 @@ impl GatewayApi {
                     .iter()
                     .map(|parent| ParentStatus {
                         reference: &parent.reference,
-                        conditions: declared.conditions(&parent.accepted),
+                        conditions: declared.conditions(parent),
                     })
                     .collect();
                 // most routes of other controllers have no word of ours in them
@@ -406,14 +406,16 @@ impl GatewayApi {
         listeners.iter().enumerate().map(status).collect()
     }
 
-    /// The Gateways with a route to a Service of the policy. A TLSRoute's connections are not touched by policies.
+    /// The Gateways with a route to a Service of the policy. Policies do not touch what is passed on unread.
     fn ancestors(&self, policy: &Key) -> BTreeSet<&Key> {
         let routes = self.policies.services(policy).filter_map(|service| self.by_service.get(service));
-        let routes = routes.flatten().filter(|id| id.0 != Kind::TlsRoute);
-        let declared = routes.filter_map(|id| self.routes.get(id));
-        let parents =
-            declared.flat_map(|declared| declared.attached.listeners.iter().map(|(parent, _)| parent));
-        parents.filter_map(|parent| self.gateways.gateway_of(parent)).collect()
+        let declared = routes.flatten().filter_map(|id| self.routes.get(id));
+        let listeners = declared.flat_map(|declared| &declared.attached.listeners);
+        let touched = listeners.filter_map(|(parent, at)| {
+            let (gateway, listeners) = self.gateways.parent(parent)?;
+            listeners.get(*at).filter(|listener| listener.mode != Mode::TlsPassthrough).map(|_| gateway)
+        });
+        touched.collect()
     }
 
     /// Hands out an object's findings if they are others than before.

@@ -5,7 +5,7 @@
 //! the most specific listener that takes a host is the only one (listener isolation).
 
 use super::attach::Place;
-use super::gateway::Gateways;
+use super::gateway::{Gateways, Mode};
 use super::route::{DeclaredRoute, Placed, at};
 use crate::cluster::Key;
 use crate::finding::{Finding, Reason};
@@ -21,17 +21,20 @@ use std::sync::Arc;
 pub(super) type RouteId = (Kind, Key);
 /// A host of a port.
 pub(super) type Spot = (Scope, HostPattern);
+/// Gateways that listen for a host, and what they do with its connections.
+type Owners = BTreeMap<Key, Mode>;
 
 /// What is served where Gateways listen.
 #[derive(Default)]
 pub(super) struct Composed {
     scopes: BTreeMap<Scope, Port>,
-    /// Routes and the Gateways that they come through, in order.
-    claims: HashMap<Spot, Vec<(RouteId, Key)>>,
-    /// Hosts of listeners, and whose they are: no less specific listener of the same Gateway steps in there.
-    own_hosts: BTreeMap<Spot, BTreeSet<Key>>,
-    /// Those of them at which TLS ends, and whose they are.
-    ended: BTreeMap<Spot, BTreeSet<Key>>,
+    /// Routes, the Gateways that they come through, and whether TLS ends there for a TLSRoute; in order.
+    claims: HashMap<Spot, Vec<(RouteId, Key, bool)>>,
+    /// Hosts of listeners, whose they are, and what becomes of their connections: no less specific listener of the same
+    /// Gateway steps in there.
+    own_hosts: BTreeMap<Spot, Owners>,
+    /// The age of the Gateways that listen.
+    born: BTreeMap<Key, i64>,
     /// What Gateways ask of the clients of a port; those that ask for nothing are not in it.
     asks: HashMap<(Scope, Key), Arc<ClientValidation>>,
     lost: HashMap<Spot, Box<[(ResourceRef, Finding)]>>,
@@ -89,7 +92,8 @@ impl Composed {
                 continue;
             }
             if let Some(claim) = self.claims.get_mut(&spot(place)) {
-                claim.retain(|(by, gateway)| by != id || *gateway != place.gateway);
+                let entry = (id, &place.gateway, place.ends_tls);
+                claim.retain(|(by, gateway, ends_tls)| (by, gateway, *ends_tls) != entry);
                 if claim.is_empty() {
                     self.claims.remove(&spot(place));
                 }
@@ -98,7 +102,7 @@ impl Composed {
         for (place, _) in new.iter().filter(|(place, _)| at(old, place).is_none()) {
             spots.insert(spot(place));
             let claim = self.claims.entry(spot(place)).or_default();
-            let entry = (id.clone(), place.gateway.clone());
+            let entry = (id.clone(), place.gateway.clone(), place.ends_tls);
             if let Err(here) = claim.binary_search(&entry) {
                 claim.reserve_exact(1);
                 claim.insert(here, entry);
@@ -114,26 +118,19 @@ impl Composed {
         spots: &mut HashSet<Spot>,
     ) {
         let mut scopes: BTreeMap<Scope, bool> = BTreeMap::new();
-        let mut own_hosts: BTreeMap<Spot, BTreeSet<Key>> = BTreeMap::new();
-        let mut ended: BTreeMap<Spot, BTreeSet<Key>> = BTreeMap::new();
+        let mut own_hosts: BTreeMap<Spot, Owners> = BTreeMap::new();
         let mut asks = HashMap::new();
         for (gateway, listener) in gateways.listeners() {
             let Some(scope) = listener.scope else { continue };
-            scopes.insert(scope, listener.tls);
+            scopes.insert(scope, listener.mode.tls());
             let spot = (scope, listener.hostname.clone());
             if let Some(clients) = &listener.clients {
                 asks.insert((scope, gateway.clone()), clients.clone());
             }
-            if listener.tls && !listener.passthrough {
-                ended.entry(spot.clone()).or_default().insert(gateway.clone());
-            }
-            own_hosts.entry(spot).or_default().insert(gateway.clone());
+            own_hosts.entry(spot).or_default().insert(gateway.clone(), listener.mode);
         }
         for spot in own_hosts.keys().chain(self.own_hosts.keys()) {
-            if own_hosts.get(spot) != self.own_hosts.get(spot)
-                || ended.get(spot) != self.ended.get(spot)
-                || !self.scopes.contains_key(&spot.0)
-            {
+            if own_hosts.get(spot) != self.own_hosts.get(spot) || !self.scopes.contains_key(&spot.0) {
                 spots.insert(spot.clone());
             }
         }
@@ -150,7 +147,15 @@ impl Composed {
         }
         self.asks = asks;
         self.own_hosts = own_hosts;
-        self.ended = ended;
+        let born = gateways.all.iter().map(|(key, gateway)| (key.clone(), gateway.created)).collect();
+        if self.born != born {
+            // of Gateways that disagree about a TLSRoute's host the oldest one counts
+            let through_two =
+                |claim: &[(RouteId, Key, bool)]| claim.windows(2).any(|two| two[0].0 == two[1].0);
+            let decided = self.claims.iter().filter(|(_, claim)| through_two(claim));
+            spots.extend(decided.map(|(spot, _)| spot.clone()));
+            self.born = born;
+        }
         self.certified = None;
         let before = self.scopes.len();
         self.scopes.retain(|scope, port| scopes.get(scope) == Some(&port.tls));
@@ -296,22 +301,22 @@ impl Composed {
     /// A listener's host without routes: what others serve there, but not the same Gateway's less specific listeners.
     fn stand_in(
         &self,
-        spot @ (scope, host): &Spot,
-        own: &BTreeSet<Key>,
+        (scope, host): &Spot,
+        own: &Owners,
         declared: &BTreeMap<RouteId, DeclaredRoute>,
         ingresses: Ingresses<'_>,
     ) -> Arc<VirtualHost> {
         for pattern in broader(host) {
             let of_ingresses = ingresses.routes.get(&pattern).filter(|_| has_ingresses(*scope));
-            let others = |gateway: &Key| !own.contains(gateway);
+            let others = |gateway: &Key| !own.contains_key(gateway);
             let Together { routes, clients, .. } =
                 self.together(&(*scope, pattern), declared, of_ingresses, &others);
             if let (Some(built), _) = VirtualHost::build(routes) {
                 return built.under(clients);
             }
         }
-        let asked = own.iter().find_map(|gateway| self.asks.get(&(*scope, gateway.clone())));
-        VirtualHost::empty().under(asked.filter(|_| self.ended.contains_key(spot)).cloned())
+        let asked = own.keys().find_map(|gateway| self.asks.get(&(*scope, gateway.clone())));
+        VirtualHost::empty().under(asked.filter(|_| serves_http(own, |_| true)).cloned())
     }
 
     /// What Ingresses and some Gateways serve for a host, and what its clients must show. Of those with routes there, the
@@ -332,15 +337,15 @@ impl Composed {
         };
         let spots = || std::iter::once(spot).chain(&deep);
         let through = |counts: &dyn Fn(&Key) -> bool| -> Vec<_> {
-            spots().flat_map(|spot| self.claimed(spot, declared, false, counts)).collect()
+            spots().flat_map(|spot| self.served(spot, declared, counts)).collect()
         };
         let mut of_ingresses: Vec<_> = of_ingresses.into_iter().flat_map(|v| v.routes()).cloned().collect();
         let mut all = through(counts);
         let claimed = !all.is_empty();
         let asks = |gateway: &Key| self.asks.get(&(*scope, gateway.clone()));
         let by = spots().flat_map(|spot| self.claims.get(spot).into_iter().flatten());
-        let by = by.filter(|(id, gateway)| id.0 != Kind::TlsRoute && counts(gateway));
-        let by: BTreeSet<_> = by.map(|(_, gateway)| gateway).collect();
+        let by = by.filter(|(id, gateway, _)| id.0 != Kind::TlsRoute && counts(gateway));
+        let by: BTreeSet<_> = by.map(|(_, gateway, _)| gateway).collect();
         if by.iter().all(|gateway| asks(gateway).is_none()) {
             all.extend(of_ingresses);
             return Together { routes: all, clients: None, lost: Vec::new(), claimed };
@@ -376,7 +381,7 @@ impl Composed {
         Together { routes, clients, lost, claimed }
     }
 
-    /// How specific the Gateway's listener is that takes a host; `None` where TLS does not end at one.
+    /// How specific the Gateway's listener is that takes a host; `None` where none serves HTTP over TLS.
     fn listens(&self, scope: Scope, host: &HostPattern, gateway: &Key) -> Option<Specificity> {
         let one_label = match host {
             HostPattern::Wildcard(parent) => Some(HostPattern::Suffix(parent.clone())),
@@ -384,8 +389,10 @@ impl Composed {
         };
         let own = one_label.unwrap_or_else(|| host.clone());
         let mut patterns = std::iter::once(own.clone()).chain(broader(&own)).chain([HostPattern::Any]);
-        let takes =
-            |p: &HostPattern| self.ended.get(&(scope, p.clone())).is_some_and(|all| all.contains(gateway));
+        let takes = |p: &HostPattern| {
+            let own = self.own_hosts.get(&(scope, p.clone()));
+            own.is_some_and(|own| serves_http(own, |by| by == gateway))
+        };
         patterns.find(takes).map(|pattern| pattern.specificity())
     }
 
@@ -400,49 +407,65 @@ impl Composed {
     ) -> Option<TlsMode> {
         let rivals = self.rivals(spot, declared, ingresses, |_| true);
         if let Some(winner) = rivals.winner() {
-            let losers = rivals.passed.iter().skip(1).chain(&rivals.served);
-            lost.extend(losers.map(|loser| lost_host(spot, loser, winner)));
-            return Some(TlsMode::Passthrough(Some(winner.clone())));
+            let losers = rivals.passed.iter().skip(1).map(|loser| &loser.route).chain(&rivals.served);
+            lost.extend(losers.map(|loser| lost_host(spot, loser, &winner.route)));
+            return Some(self.carried(spot.0, winner));
         }
         if let Some(older) = rivals.served.first() {
-            lost.extend(rivals.passed.iter().map(|loser| lost_host(spot, loser, older)));
+            lost.extend(rivals.passed.iter().map(|loser| lost_host(spot, &loser.route, older)));
         }
-        if self.ended.contains_key(spot) {
+        let own = self.own_hosts.get(spot);
+        if own.is_some_and(|own| serves_http(own, |_| true)) {
             return Some(TlsMode::Terminate);
         }
-        let own = self.own_hosts.get(spot).map(|own| self.stand_in_mode(spot, own, declared, ingresses));
+        let own = own.map(|own| self.stand_in_mode(spot, own, declared, ingresses));
         own.or_else(|| {
-            (spot.1 == HostPattern::Any && self.only_passes(spot.0, ingresses))
+            (spot.1 == HostPattern::Any && !self.serves_https(spot.0, ingresses))
                 .then_some(TlsMode::Passthrough(None))
         })
     }
 
-    /// Whether no TLS ends at this port: names that nobody takes are closed then, for there is no certificate to show.
-    fn only_passes(&self, scope: Scope, ingresses: Ingresses<'_>) -> bool {
-        let ends = self.ended.keys().any(|(ended, _)| *ended == scope);
-        !ends && (!has_ingresses(scope) || ingresses.routes.is_empty())
+    /// Whether HTTP is served over TLS at this port for anybody: else names that nobody takes are closed, for there is no
+    /// certificate to show.
+    fn serves_https(&self, scope: Scope, ingresses: Ingresses<'_>) -> bool {
+        let mut own = self.own_hosts.iter().filter(|((own, _), _)| *own == scope);
+        own.any(|(_, own)| serves_http(own, |_| true))
+            || (has_ingresses(scope) && !ingresses.routes.is_empty())
     }
 
-    /// A passthrough listener's host without routes: what becomes there of connections to others than its Gateway.
+    /// The host of listeners for TLSRoutes that has none: what becomes there of connections to others than its Gateways.
     fn stand_in_mode(
         &self,
         (scope, host): &Spot,
-        own: &BTreeSet<Key>,
+        own: &Owners,
         declared: &BTreeMap<RouteId, DeclaredRoute>,
         ingresses: Ingresses<'_>,
     ) -> TlsMode {
-        let others = |gateway: &Key| !own.contains(gateway);
+        let others = |gateway: &Key| !own.contains_key(gateway);
         for pattern in std::iter::once(host.clone()).chain(broader(host)) {
             let spot = (*scope, pattern);
             let rivals = self.rivals(&spot, declared, ingresses, others);
             if let Some(winner) = rivals.winner() {
-                return TlsMode::Passthrough(Some(winner.clone()));
+                return self.carried(*scope, winner);
             }
-            if !rivals.served.is_empty() || self.ended.get(&spot).is_some_and(|all| all.iter().any(others)) {
+            let https = self.own_hosts.get(&spot).is_some_and(|own| serves_http(own, others));
+            if !rivals.served.is_empty() || https {
                 return TlsMode::Terminate;
             }
         }
-        TlsMode::Passthrough(None)
+        let passed = own.values().any(|mode| *mode == Mode::TlsPassthrough);
+        if passed { TlsMode::Passthrough(None) } else { TlsMode::TerminateTcp { route: None, clients: None } }
+    }
+
+    /// What becomes of connections that a TLSRoute takes.
+    fn carried(&self, scope: Scope, Passed { route, ends_tls, through }: &Passed<'_>) -> TlsMode {
+        let route = Some(route.clone());
+        if *ends_tls {
+            let clients = self.asks.get(&(scope, through.1.clone())).cloned();
+            TlsMode::TerminateTcp { route, clients }
+        } else {
+            TlsMode::Passthrough(route)
+        }
     }
 
     /// All that is declared for a host by itself: through some of the Gateways, and by Ingresses.
@@ -452,7 +475,7 @@ impl Composed {
         declared: &BTreeMap<RouteId, DeclaredRoute>,
         ingresses: Ingresses<'_>,
         counts: impl Fn(&Key) -> bool,
-    ) -> Rivals {
+    ) -> Rivals<'_> {
         let (scope, host) = spot;
         let of_ingresses = ingresses.routes.get(host).filter(|_| has_ingresses(*scope));
         let deep = match host {
@@ -462,40 +485,51 @@ impl Composed {
             }
             _ => None,
         };
-        let all = |passed| {
-            let spots = [Some(spot), deep.as_ref()].into_iter().flatten();
-            let all: Vec<_> = spots.flat_map(|spot| self.claimed(spot, declared, passed, &counts)).collect();
-            all
-        };
-        let (mut passed, mut served) = (all(true), all(false));
+        let spots = || [Some(spot), deep.as_ref()].into_iter().flatten();
+        let mut passed: Vec<_> = spots().flat_map(|spot| self.passed(spot, declared, &counts)).collect();
+        passed.sort_by(|a, b| (age(&a.route), a.through).cmp(&(age(&b.route), b.through)));
+        passed.dedup_by(|a, b| a.route.source == b.route.source);
+        let mut served: Vec<_> = spots().flat_map(|spot| self.served(spot, declared, &counts)).collect();
         served.extend(of_ingresses.into_iter().flat_map(|v| v.routes()).cloned());
-        for routes in [&mut passed, &mut served] {
-            routes.sort_by(|a, b| age(a).cmp(&age(b)));
-            routes.dedup_by(|a, b| a.source == b.source);
-        }
+        served.sort_by(|a, b| age(a).cmp(&age(b)));
+        served.dedup_by(|a, b| a.source == b.source);
         Rivals { passed, served }
     }
 
-    /// The routes that are declared for a host through some of the Gateways: those of TLSRoutes, or all others.
-    fn claimed(
+    /// The routes with requests that are declared for a host through some of the Gateways.
+    fn served(
         &self,
-        (scope, host): &Spot,
+        spot: &Spot,
         declared: &BTreeMap<RouteId, DeclaredRoute>,
-        passed: bool,
         counts: impl Fn(&Key) -> bool,
     ) -> Vec<Arc<Route>> {
-        let claim = self.claims.get(&(*scope, host.clone()));
         let mut all = Vec::new();
         let mut last: Option<&RouteId> = None;
-        for (id, gateway) in claim.into_iter().flatten() {
+        for (id, gateway, ends_tls) in self.claims.get(spot).into_iter().flatten() {
             // through two Gateways it is the same route
-            if last == Some(id) || passed != (id.0 == Kind::TlsRoute) || !counts(gateway) {
+            if last == Some(id) || id.0 == Kind::TlsRoute || !counts(gateway) {
                 continue;
             }
             last = Some(id);
-            let place = Place { scope: *scope, host: host.clone(), gateway: gateway.clone() };
-            let routes = declared.get(id).and_then(|declared| at(&declared.routes, &place));
-            all.extend(routes.into_iter().flatten().cloned());
+            all.extend(claimed(spot, id, gateway, *ends_tls, declared).iter().cloned());
+        }
+        all
+    }
+
+    /// The TLSRoutes that are declared for a host, through each of some Gateways.
+    fn passed<'a>(
+        &'a self,
+        spot: &Spot,
+        declared: &BTreeMap<RouteId, DeclaredRoute>,
+        counts: impl Fn(&Key) -> bool,
+    ) -> Vec<Passed<'a>> {
+        let mut all = Vec::new();
+        for (id, gateway, ends_tls) in self.claims.get(spot).into_iter().flatten() {
+            if id.0 == Kind::TlsRoute && counts(gateway) {
+                let through = (self.born.get(gateway).copied().unwrap_or_default(), gateway);
+                let routes = claimed(spot, id, gateway, *ends_tls, declared).iter().cloned();
+                all.extend(routes.map(|route| Passed { route, ends_tls: *ends_tls, through }));
+            }
         }
         all
     }
@@ -546,20 +580,46 @@ struct Together {
     claimed: bool,
 }
 
+/// The routes of an object at a host, through a Gateway.
+fn claimed<'a>(
+    (scope, host): &Spot,
+    id: &RouteId,
+    gateway: &Key,
+    ends_tls: bool,
+    declared: &'a BTreeMap<RouteId, DeclaredRoute>,
+) -> &'a [Arc<Route>] {
+    let place = Place { scope: *scope, host: host.clone(), gateway: gateway.clone(), ends_tls };
+    declared.get(id).and_then(|declared| at(&declared.routes, &place)).unwrap_or_default()
+}
+
+/// Whether one of these Gateways that count serves HTTP over TLS.
+fn serves_http(own: &Owners, counts: impl Fn(&Key) -> bool) -> bool {
+    own.iter().any(|(gateway, mode)| *mode == Mode::Https && counts(gateway))
+}
+
+/// A TLSRoute's route for a host, through a Gateway.
+struct Passed<'a> {
+    route: Arc<Route>,
+    /// TLS ends at the Gateway's listener.
+    ends_tls: bool,
+    /// The Gateway behind its age: of one route's Gateways the oldest one counts.
+    through: (i64, &'a Key),
+}
+
 /// Routes for one host of which only one kind can be honoured: one of each object, the oldest one first.
-struct Rivals {
+struct Rivals<'a> {
     /// Those of TLSRoutes.
-    passed: Vec<Arc<Route>>,
+    passed: Vec<Passed<'a>>,
     /// All others.
     served: Vec<Arc<Route>>,
 }
 
-impl Rivals {
-    /// The route that passes on all connections, if one does.
-    fn winner(&self) -> Option<&Arc<Route>> {
+impl<'a> Rivals<'a> {
+    /// The route that takes all connections, if one does.
+    fn winner(&self) -> Option<&Passed<'a>> {
         self.passed
             .first()
-            .filter(|passed| self.served.first().is_none_or(|served| age(passed) < age(served)))
+            .filter(|passed| self.served.first().is_none_or(|served| age(&passed.route) < age(served)))
     }
 }
 

@@ -4,7 +4,7 @@
 //! limit that is not understood answers 500, and so does the share of a backend that does not resolve.
 
 use super::Settings;
-use super::attach::{Attached, Place};
+use super::attach::{Attached, Parent, Place};
 use super::backend_tls::Policies;
 use super::gateway::Gateways;
 use super::grant::Grants;
@@ -58,6 +58,8 @@ pub(super) struct DeclaredRoute {
     pub routes: Placed,
     /// What its status says beside what its parents do: `ResolvedRefs`, and whether rules are in use.
     pub resolved: Option<Condition>,
+    /// The former where TLS ends here for a TLSRoute, which asks more of backends; `None`: it is the same.
+    pub resolved_in_tls: Option<Condition>,
     pub usable: Usable,
     pub findings: Findings,
     /// The Services that it refers to, each once.
@@ -85,8 +87,9 @@ pub(super) enum Usable {
 }
 
 impl DeclaredRoute {
-    /// The conditions for a parent that says this of `Accepted`.
-    pub(super) fn conditions(&self, accepted: &Condition) -> Vec<Condition> {
+    /// The conditions for a parent.
+    pub(super) fn conditions(&self, parent: &Parent) -> Vec<Condition> {
+        let accepted = &parent.accepted;
         let mut conditions = Vec::with_capacity(3);
         match &self.usable {
             Usable::Nothing(message) if accepted.status => {
@@ -94,7 +97,8 @@ impl DeclaredRoute {
             }
             _ => conditions.push(accepted.clone()),
         }
-        conditions.extend(self.resolved.clone());
+        let in_tls = self.resolved_in_tls.as_ref().filter(|_| parent.ends_tls);
+        conditions.extend(in_tls.or(self.resolved.as_ref()).cloned());
         if let Usable::Part(message) = &self.usable {
             conditions.push(Condition::new("PartiallyInvalid", true, "UnsupportedValue", message.as_str()));
         }
@@ -128,7 +132,8 @@ impl Reading<'_> {
         }
         let rules = Rules::new(self, view, source(view.kind, view.meta, old), shared, &mut findings);
         let Read { routes, resolved, services, usable } = rules.read(&attached, old);
-        DeclaredRoute { attached, routes, resolved: Some(resolved), usable, findings, services }
+        let resolved = Some(resolved);
+        DeclaredRoute { attached, routes, resolved, resolved_in_tls: None, usable, findings, services }
     }
 
     /// Where a route attaches, of whatever kind.

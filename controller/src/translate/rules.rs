@@ -1,6 +1,6 @@
 //! The rules of HTTPRoutes and GRPCRoutes, read into routes of the model.
 
-use super::attach::Attached;
+use super::attach::{Attached, Place};
 use super::backend_ref::{BackendRefs, broken};
 use super::client_certificate::Shown;
 use super::filter;
@@ -70,7 +70,7 @@ impl<'a, 'b> Rules<'a, 'b> {
         shared: &'a mut Shared,
         findings: &'a mut Findings,
     ) -> Self {
-        let refs = BackendRefs::new(reading, view.kind, &view.meta.key.namespace);
+        let refs = BackendRefs::new(reading, view.kind, &view.meta.key.namespace, false);
         Self { view, shared, findings, refs, gateways: reading.gateways, first_problem: None, source }
     }
 
@@ -85,7 +85,7 @@ impl<'a, 'b> Rules<'a, 'b> {
             Some(message) => Usable::Part(message),
         };
         let named = (&self.source, view.meta.created);
-        let routes = place(attached, &prototypes, self.gateways, named, old, self.shared);
+        let routes = place(attached, |_| &prototypes, self.gateways, named, old, self.shared);
         let (resolved, services) = self.refs.finish();
         Read { routes, resolved, services, usable }
     }
@@ -268,10 +268,10 @@ impl<'a, 'b> Rules<'a, 'b> {
     }
 }
 
-/// Gives each prototype its hosts.
-pub(super) fn place(
+/// Gives each prototype its hosts: those of the place.
+pub(super) fn place<'a>(
     attached: &Attached,
-    prototypes: &[Prototype],
+    prototypes: impl Fn(&Place) -> &'a [Prototype],
     gateways: &Gateways,
     (source, created): (&Arc<ResourceRef>, i64),
     old: Option<&DeclaredRoute>,
@@ -287,7 +287,7 @@ pub(super) fn place(
     for place in &attached.places {
         let label = shared.label(&place.host);
         let client = gateways.client_certificate(&place.gateway);
-        let prototypes = shown.at(prototypes, client, &mut shared.backends);
+        let prototypes = shown.at(prototypes(place), client, &mut shared.backends);
         let routes = prototypes.iter().map(|prototype| {
             let route = Route {
                 path: prototype.path.clone(),

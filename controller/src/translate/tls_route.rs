@@ -1,14 +1,16 @@
-//! TLSRoutes: connections that are passed on by their server name.
+//! TLSRoutes: connections that are passed on by their server name, unread or, where a listener ends TLS, without it.
 //!
 //! What cannot be honoured is closed, and goes nowhere else: the share of a backend that does not resolve, and the
 //! whole host where nothing is left.
 
+use super::attach::Place;
 use super::backend_ref::{BackendRefs, broken};
 use super::ingress::Shared;
 use super::route::{DeclaredRoute, Reading, Usable, every_path, source};
 use super::rules::{Prototype, place};
 use crate::cluster::gateway::{TlsRouteObject, TlsRule};
 use crate::finding::{Findings, Reason};
+use crate::status::conditions::Condition;
 use ingress_core::route::RuleIndex;
 use ingress_core::{Actions, Backend, Kind, Policy, Weighted, WeightedBackend};
 use std::sync::Arc;
@@ -46,12 +48,14 @@ impl Reading<'_> {
             problem(Reason::InvalidHost, "spec.hostnames", message, Usable::Nothing);
             attached.places = Box::default();
         }
-        let mut refs = BackendRefs::new(self, Kind::TlsRoute, &meta.key.namespace);
-        let prototypes: Vec<_> = spec
-            .rules
-            .iter()
-            .take(1)
-            .map(|rule| {
+        // where TLS ends here, a backend may have to be reached over TLS of our own
+        let in_tls = attached.parents.iter().any(|parent| parent.ends_tls);
+        let passes = attached.parents.iter().any(|parent| !parent.ends_tls)
+            || attached.places.iter().any(|place| !place.ends_tls);
+        let mut read = |ends_tls: bool| {
+            let mut refs = BackendRefs::new(self, Kind::TlsRoute, &meta.key.namespace, ends_tls);
+            let rules = spec.rules.iter().take(1);
+            let prototypes = rules.map(|rule| {
                 let (backend, actions) = backends(rule, &mut refs, shared, &mut findings);
                 Prototype {
                     rule: RuleIndex { rule: 0, path: 0 },
@@ -62,12 +66,28 @@ impl Reading<'_> {
                     actions,
                     fails: false,
                 }
-            })
-            .collect();
+            });
+            let prototypes: Vec<_> = prototypes.collect();
+            let (resolved, services) = refs.finish();
+            (prototypes, resolved, services)
+        };
+        let ended = in_tls.then(|| read(true));
+        let passed = passes.then(|| read(false));
         let named = (&source(Kind::TlsRoute, meta, old), meta.created);
-        let routes = place(&attached, &prototypes, self.gateways, named, old, shared);
-        let (resolved, services) = refs.finish();
-        DeclaredRoute { attached, routes, resolved: Some(resolved), usable, findings, services }
+        let of = |place: &Place| {
+            let read = if place.ends_tls { &ended } else { &passed };
+            read.as_ref().map(|(prototypes, ..)| &**prototypes).unwrap_or_default()
+        };
+        let routes = place(&attached, of, self.gateways, named, old, shared);
+        let resolved = |read: Option<(_, Condition, _)>| read.map(|(_, resolved, _)| resolved);
+        let services = ended.as_ref().or(passed.as_ref()).map(|(.., services)| services.clone());
+        let (passed, ended) = (resolved(passed), resolved(ended));
+        let (resolved, resolved_in_tls) = match passed {
+            Some(passed) => (Some(passed), ended),
+            None => (ended, None),
+        };
+        let services = services.unwrap_or_default();
+        DeclaredRoute { attached, routes, resolved, resolved_in_tls, usable, findings, services }
     }
 }
 
@@ -80,7 +100,8 @@ fn backends(
 ) -> (Option<Arc<Backend>>, Option<Arc<Actions>>) {
     const FIELD: &str = "spec.rules[0].backendRefs";
     if rule.backend_refs.is_empty() {
-        findings.add(Reason::BackendMissing, FIELD, "the rule has no backend; connections are closed");
+        let message = "the rule has no backend; connections are closed".to_owned();
+        findings.add_once(Reason::BackendMissing, FIELD, message);
     }
     let read = rule.backend_refs.iter().enumerate().map(|(k, reference)| {
         let (backend, _) = refs.backend(&format!("{FIELD}[{k}]"), reference, shared, findings);

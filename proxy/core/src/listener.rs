@@ -6,7 +6,7 @@
 //! and 443 as long as no listener is declared there.
 
 use crate::route::names::HostMap;
-use crate::{CertStore, HostPattern, Route, RouteTable};
+use crate::{CertStore, ClientValidation, HostPattern, Route, RouteTable};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -51,12 +51,36 @@ pub struct Listener {
 /// What becomes of a TLS connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TlsMode {
-    /// It ends here. A request whose host belongs to another entry than the connection's server name
-    /// is answered 421.
+    /// It ends here, and what is in it is HTTP. A request whose host belongs to another entry than the
+    /// connection's server name is answered 421.
     Terminate,
-    /// Its bytes are passed to the route's backend as they are (`route.backend` and
-    /// `route.actions.backends`; nothing else of the route counts); without a route it is closed.
+    /// It ends here, and what is in it goes on to the route's backend over TCP, or over TLS of our own where
+    /// the backend asks for that.
+    TerminateTcp {
+        /// `route.backend`, `route.actions.backends` and the limits of `route.policy` count, nothing else. Without a
+        /// route the connection is closed before the handshake.
+        route: Option<Arc<Route>>,
+        /// What clients must show in the handshake; `None`: nothing.
+        clients: Option<Arc<ClientValidation>>,
+    },
+    /// Its bytes are passed to the route's backend as they are, with as much of the route counting; without
+    /// a route it is closed.
     Passthrough(Option<Arc<Route>>),
+}
+
+impl TlsMode {
+    /// The route, where one counts for the whole connection.
+    pub fn route(&self) -> Option<&Arc<Route>> {
+        match self {
+            TlsMode::Terminate => None,
+            TlsMode::TerminateTcp { route, .. } | TlsMode::Passthrough(route) => route.as_ref(),
+        }
+    }
+
+    /// Whether requests are looked for in the connection.
+    pub fn http(&self) -> bool {
+        matches!(self, TlsMode::Terminate)
+    }
 }
 
 /// Every listener of a snapshot.
@@ -98,26 +122,31 @@ impl Listeners {
 }
 
 impl Listener {
-    /// Whether a connection that asks for `sni` (normalised) must not be used for `host`: that belongs
-    /// to a TLS listener, and the server name not to the same. What no listener names (hosts of Ingresses)
-    /// is never misdirected.
-    pub fn misdirected(&self, sni: &str, host: &str) -> bool {
-        if self.names.is_empty() || sni == host {
-            return false;
+    /// Whether a connection that asks for `sni` (normalised) must not be used for requests to `host`: that belongs
+    /// to a TLS listener, and the server name not to the same; or it is one whose connections carry no requests. What
+    /// no listener names (hosts of Ingresses) is never misdirected.
+    pub fn misdirected(&self, sni: Option<&str>, host: &str) -> bool {
+        let Some(found) = self.names.find(host) else { return false };
+        if !found.http() && !self.mode(host).http() {
+            return true;
         }
+        let Some(sni) = sni.filter(|sni| *sni != host) else { return false };
         let entry = |name| self.names.find_entry(name).map(|(pattern, _)| pattern);
-        entry(host).is_some_and(|host| entry(sni) != Some(host))
+        entry(sni) != entry(host)
     }
 
-    /// The passthrough that takes a connection with this server name (normalised): `None` if it is
-    /// terminated here. Something that is terminated here for a more specific name comes first.
-    pub fn passthrough(&self, sni: &str) -> Option<Option<&Arc<Route>>> {
-        let (pattern, TlsMode::Passthrough(route)) = self.names.find_entry(sni)? else { return None };
+    /// What becomes of a connection with this server name (normalised). What is served here for a more specific name
+    /// comes before what is passed on.
+    pub fn mode(&self, sni: &str) -> &TlsMode {
+        let served = &TlsMode::Terminate;
+        let Some((pattern, mode)) = self.names.find_entry(sni).filter(|(_, mode)| !mode.http()) else {
+            return served;
+        };
         let own = pattern.specificity();
         let certs = self.certs.explain(Some(sni)).map(|(pattern, _)| pattern);
         let routes = self.routes.find_entry(sni).map(|(pattern, _)| pattern);
         let more = |p: HostPattern| p.specificity() > own;
-        if certs.is_some_and(more) || routes.is_some_and(more) { None } else { Some(route.as_ref()) }
+        if certs.is_some_and(more) || routes.is_some_and(more) { served } else { mode }
     }
 }
 
@@ -162,14 +191,14 @@ mod tests {
             ("fourth-example.wildcard.org", "fith-example.wildcard.org", true),
             ("unknown-example.org", "example.org", false),
         ] {
-            assert_eq!(l.misdirected(sni, host), want, "{sni} {host}");
+            assert_eq!(l.misdirected(Some(sni), host), want, "{sni} {host}");
         }
-        assert!(!Listener::default().misdirected("a", "b"));
+        assert!(!Listener::default().misdirected(Some("a"), "b"));
         let mut names = HostMap::default();
         names.insert(&HostPattern::gateway("a.example.com").unwrap(), TlsMode::Terminate);
         let one = Listener { names: Arc::new(names), ..Listener::default() };
-        assert!(!one.misdirected("a.example.com", "ingress.example.com"));
-        assert!(one.misdirected("ingress.example.com", "a.example.com"));
+        assert!(!one.misdirected(Some("a.example.com"), "ingress.example.com"));
+        assert!(one.misdirected(Some("ingress.example.com"), "a.example.com"));
     }
 
     #[test]
@@ -184,9 +213,36 @@ mod tests {
         let mut routes = RouteTable::default();
         routes.set(&"b.example.com".parse().unwrap(), VirtualHost::build(vec![pass.clone()]).0);
         let l = Listener { names: Arc::new(names), routes: Arc::new(routes), ..Listener::default() };
-        assert_eq!(l.passthrough("a.example.com"), Some(Some(&pass)));
-        assert_eq!(l.passthrough("b.example.com"), None);
-        assert_eq!(l.passthrough("c.d.example.com"), Some(None));
-        assert_eq!(l.passthrough("example.org"), None);
+        assert_eq!(l.mode("a.example.com"), &TlsMode::Passthrough(Some(pass)));
+        assert_eq!(l.mode("b.example.com"), &TlsMode::Terminate);
+        assert_eq!(l.mode("c.d.example.com"), &TlsMode::Passthrough(None));
+        assert_eq!(l.mode("example.org"), &TlsMode::Terminate);
+    }
+
+    /// Whatever the connection was opened for, and if it was so before the host became one of these.
+    #[test]
+    fn no_request_is_served_for_a_host_whose_connections_are_not_http() {
+        let taken = route(PathMatch::prefix("/").unwrap(), "taken", 0);
+        for mode in
+            [TlsMode::TerminateTcp { route: Some(taken.clone()), clients: None }, TlsMode::Passthrough(None)]
+        {
+            let mut names = HostMap::default();
+            names.insert(&HostPattern::gateway("*.example.com").unwrap(), mode);
+            names.insert(&HostPattern::gateway("h.example.com").unwrap(), TlsMode::Terminate);
+            let mut routes = RouteTable::default();
+            for served in ["b.example.com", "a.example.org"] {
+                routes.set(&served.parse().unwrap(), VirtualHost::build(vec![taken.clone()]).0);
+            }
+            let l = Listener { names: Arc::new(names), routes: Arc::new(routes), ..Listener::default() };
+            for sni in [None, Some("a.example.com"), Some("h.example.com"), Some("b.example.com")] {
+                assert!(l.misdirected(sni, "a.example.com"), "{sni:?}");
+            }
+            // What is served for a more specific name is as ever.
+            assert!(!l.misdirected(Some("b.example.com"), "b.example.com"));
+            assert!(!l.misdirected(None, "b.example.com"));
+            assert!(!l.misdirected(None, "h.example.com"));
+            assert!(l.misdirected(Some("b.example.com"), "h.example.com"));
+            assert!(!l.misdirected(Some("a.example.com"), "a.example.org"));
+        }
     }
 }

@@ -52,11 +52,7 @@ impl Snapshot {
     /// Every route of every table, some of them more than once.
     pub fn all_routes(&self) -> impl Iterator<Item = &Arc<Route>> {
         let listed = self.listeners.iter().flat_map(|(_, listener)| {
-            let passed = listener.names.values().filter_map(|mode| match mode {
-                TlsMode::Passthrough(route) => route.as_ref(),
-                TlsMode::Terminate => None,
-            });
-            listener.routes.routes().chain(passed)
+            listener.routes.routes().chain(listener.names.values().filter_map(TlsMode::route))
         });
         self.routes.routes().chain(listed)
     }

@@ -50,6 +50,7 @@ fn shared_with(config: Config, routes: Vec<Route>) -> Arc<Shared> {
         limiter: crate::policy::rate_limit::Limiter::new(128),
         mirrors: Default::default(),
         ports: Default::default(),
+        connector: Default::default(),
     })
 }
 

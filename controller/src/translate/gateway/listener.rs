@@ -14,9 +14,7 @@ use std::sync::Arc;
 pub(in crate::translate) struct Listener {
     pub name: Box<str>,
     pub port: i32,
-    pub tls: bool,
-    /// Connections are not ended here but passed on.
-    pub passthrough: bool,
+    pub mode: Mode,
     pub hostname: HostPattern,
     /// Kinds of routes that may attach.
     pub kinds: Box<[Kind]>,
@@ -30,6 +28,40 @@ pub(in crate::translate) struct Listener {
     /// What its clients must show, where TLS ends.
     pub clients: Option<Arc<ClientValidation>>,
     pub conditions: Box<[Condition]>,
+}
+
+/// What becomes of a listener's connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::translate) enum Mode {
+    /// HTTP without TLS.
+    Http,
+    /// TLS ends here, and what is in it is HTTP.
+    Https,
+    /// Protocol TLS, mode Terminate: TLS ends here, and what is in it goes on over TCP.
+    TlsTerminate,
+    /// Protocol TLS, mode Passthrough: they are passed on as they are.
+    TlsPassthrough,
+}
+
+impl Mode {
+    fn of(spec: &ListenerSpec) -> Self {
+        match &*spec.protocol {
+            "HTTPS" => Mode::Https,
+            "TLS" if tls_mode(spec) == "Passthrough" => Mode::TlsPassthrough,
+            "TLS" => Mode::TlsTerminate,
+            _ => Mode::Http,
+        }
+    }
+
+    /// Whether clients speak TLS.
+    pub(in crate::translate) fn tls(self) -> bool {
+        self != Mode::Http
+    }
+
+    /// Whether TLS ends here.
+    pub(in crate::translate) fn ends_tls(self) -> bool {
+        matches!(self, Mode::Https | Mode::TlsTerminate)
+    }
 }
 
 /// The kinds of routes that an HTTP or HTTPS listener takes.
@@ -50,7 +82,7 @@ fn kinds_of(protocol: &str) -> &'static [Kind] {
 impl Listener {
     /// Whether it has the certificate that it needs.
     pub(in crate::translate) fn has_certificate(&self) -> bool {
-        !self.tls || self.passthrough || self.certificate.is_some()
+        !self.mode.ends_tls() || self.certificate.is_some()
     }
 }
 
@@ -86,14 +118,13 @@ impl Look<'_> {
         findings: &mut Findings,
     ) -> Listener {
         let field = |rest: &str| format!("spec.listeners[{i}]{rest}");
-        let passthrough = &*spec.protocol == "TLS";
-        let tls = passthrough || &*spec.protocol == "HTTPS";
+        let mode = Mode::of(spec);
         let mut steps = Steps { accepted: Ok(()), resolved: Ok(()), conflicted: None };
         let hostname = HostPattern::gateway(spec.hostname.as_deref().unwrap_or_default());
         if let Err(message) = supported_mode(spec) {
             findings.add(Reason::ListenerNotAccepted, field(".tls.mode"), message.clone());
             steps.accepted = Err(("UnsupportedValue", message));
-        } else if let Err((reason, message)) = self.port(owner, spec, tls) {
+        } else if let Err((reason, message)) = self.port(owner, spec, mode.tls()) {
             if reason == "ProtocolConflict" {
                 steps.conflict(reason, field(".port"), message, findings);
             } else {
@@ -117,7 +148,7 @@ impl Look<'_> {
             Err(_) => Box::default(),
         };
         let (mut certificate, mut clients) = (None, None);
-        if tls && !passthrough && steps.accepted.is_ok() {
+        if mode.ends_tls() && steps.accepted.is_ok() {
             certificate = self.certificate(owner, spec, &mut steps, &field, findings);
             clients = self.clients(owner, spec, &mut steps, &field, findings);
         }
@@ -132,7 +163,7 @@ impl Look<'_> {
             let message = format!("another listener of the Gateway has host {hostname} of port {port}");
             steps.conflict("HostnameConflict", field(".hostname"), message, findings);
         }
-        if steps.accepted.is_ok() && !owner.refused && tls && !passthrough {
+        if steps.accepted.is_ok() && !owner.refused && mode.ends_tls() {
             let at = (Scope { address: owner.address, port }, hostname.clone());
             let (first, asked) =
                 self.asked.entry(at).or_insert_with(|| (owner.gateway.clone(), clients.clone()));
@@ -144,14 +175,12 @@ impl Look<'_> {
                 steps.conflict("HostnameConflict", field(".hostname"), message, findings);
             }
         }
-        let serves =
-            !owner.refused && steps.accepted.is_ok() && (!tls || passthrough || certificate.is_some());
+        let serves = !owner.refused && steps.accepted.is_ok() && (!mode.ends_tls() || certificate.is_some());
         let Owner { address, .. } = owner;
         Listener {
             name: spec.name.clone(),
             port: spec.port,
-            tls,
-            passthrough,
+            mode,
             hostname,
             kinds,
             from,
@@ -342,27 +371,24 @@ impl Steps {
     }
 }
 
-fn mode(spec: &ListenerSpec) -> &str {
+fn tls_mode(spec: &ListenerSpec) -> &str {
     spec.tls.as_ref().and_then(|tls| tls.mode.as_deref()).unwrap_or("Terminate")
 }
 
 /// Whether what is to become of TLS is supported for the protocol.
 fn supported_mode(spec: &ListenerSpec) -> Result<(), String> {
-    let wanted = match &*spec.protocol {
-        "HTTPS" => "Terminate",
-        "TLS" => "Passthrough",
-        _ => return Ok(()),
-    };
-    match mode(spec) {
-        mode if mode == wanted => Ok(()),
-        mode => {
-            Err(format!("tls.mode is {}, {wanted} is supported for protocol {}", quoted(mode), spec.protocol))
+    match (&*spec.protocol, tls_mode(spec)) {
+        ("HTTPS", "Terminate") | ("TLS", "Terminate" | "Passthrough") => Ok(()),
+        (protocol @ ("HTTPS" | "TLS"), mode) => {
+            let supported = if protocol == "TLS" { "Terminate and Passthrough are" } else { "Terminate is" };
+            Err(format!("tls.mode is {}, {supported} supported for protocol {protocol}", quoted(mode)))
         }
+        _ => Ok(()),
     }
 }
 
-/// Another of these listeners that cannot be told from this one by server names: one of both passes connections on
-/// (Gateway API, "Distinct Listeners").
+/// Another of these listeners that cannot be told from this one by server names: one of both has protocol TLS
+/// (Gateway API, "Distinct Listeners"; `tls` plays no part there).
 fn twin(listeners: &[ListenerSpec], at: usize) -> Option<&ListenerSpec> {
     let speaks_tls = |listener: &ListenerSpec| {
         matches!(&*listener.protocol, "HTTPS" | "TLS") && supported_mode(listener).is_ok()

@@ -376,7 +376,7 @@ spec:
     {
         let bench = bench(&[&passing, TLS, connections, &policy("p", 1, "", validation)]);
         let listener = bench.last.listeners.get(Scope { address: None, port: 443 }).unwrap();
-        let backend = &listener.passthrough("x.example.com").flatten().unwrap().backend;
+        let backend = &listener.mode("x.example.com").route().unwrap().backend;
         assert_eq!((backend.protocol, &backend.tls, broken(backend)), (BackendProtocol::Http, &None, false));
         is(bench.condition("TLSRoute/t", "/parents/0", "ResolvedRefs").unwrap(), "True", "ResolvedRefs");
         assert!(!bench.statuses.contains_key("BackendTLSPolicy/p"), "it counts for no route of ours");

@@ -2,6 +2,14 @@
 
 use super::*;
 use crate::cluster::gateway::GatewayApi;
+use ingress_core::listener::TlsMode;
+use openssl::asn1::Asn1Time;
+use openssl::base64::encode_block;
+use openssl::ec::{EcGroup, EcKey};
+use openssl::hash::MessageDigest;
+use openssl::nid::Nid;
+use openssl::pkey::PKey;
+use openssl::x509::X509;
 
 /// Passes on what ends in `example.com`.
 const PASS: &str = "{name: tls, port: 443, protocol: TLS, hostname: '*.example.com', tls: {mode: Passthrough}, \
@@ -28,10 +36,9 @@ fn tls_route(name: &str, seconds: u8, hosts: &str) -> String {
 
 /// Whose route takes a connection: `end` if it ends here, `close` if nobody takes it.
 fn taker(bench: &Bench, sni: &str) -> String {
-    match bench.last.listeners.get(Scope { address: None, port: 443 }).and_then(|l| l.passthrough(sni)) {
-        None => "end".into(),
-        Some(None) => "close".into(),
-        Some(Some(route)) => route.source.name.to_string(),
+    match bench.last.listeners.get(Scope { address: None, port: 443 }).map(|l| l.mode(sni)) {
+        None | Some(TlsMode::Terminate) => "end".into(),
+        Some(mode) => mode.route().map_or("close".into(), |route| route.source.name.to_string()),
     }
 }
 
@@ -71,7 +78,7 @@ fn connections_for_the_hosts_of_route_and_listener_are_passed_on_and_others_clos
     is(bench.of_listener(0, "Programmed"), "True", "Programmed");
     assert_eq!(bench.last.gateway_route_counts, [0, 0, 2]);
     let route = bench.last.listeners.get(Scope { address: None, port: 443 }).unwrap();
-    let route = route.passthrough("a.example.com").flatten().unwrap().clone();
+    let route = route.mode("a.example.com").route().unwrap().clone();
     assert_eq!((&*route.backend.service.name, route.place().to_string()), ("web", "rules[0]".into()));
 }
 
@@ -157,7 +164,7 @@ fn a_backend_that_does_not_resolve_closes_its_share() {
         is(of(&bench, "t", "ResolvedRefs"), "False", reason);
         let found = |bench: &Bench| {
             let listener = bench.last.listeners.get(Scope { address: None, port: 443 }).unwrap();
-            listener.passthrough("a.example.com").flatten().unwrap().backend.address.clone()
+            listener.mode("a.example.com").route().unwrap().backend.address.clone()
         };
         assert_eq!(found(&bench), BackendAddress::Unavailable(Unavailable::Broken), "{backend}");
         assert_eq!(told(&bench, "tlsroute/shop/t"), [Reason::BackendRefInvalid]);
@@ -173,7 +180,7 @@ fn a_backend_that_does_not_resolve_closes_its_share() {
     let backends = "{name: web, port: 80, weight: 3}, {name: nope, port: 80, weight: 1}";
     let bench = bench(&[&gateway(PASS), &tls_route_to("t", 1, "a.example.com", backends)]);
     let listener = bench.last.listeners.get(Scope { address: None, port: 443 }).unwrap();
-    let route = listener.passthrough("a.example.com").flatten().unwrap();
+    let route = listener.mode("a.example.com").route().unwrap();
     let shares = route.actions.as_ref().unwrap().backends.as_ref().unwrap();
     assert_eq!(shares.entries().iter().map(|e| e.weight).collect::<Vec<_>>(), [3, 1]);
 }
@@ -306,7 +313,7 @@ fn listeners_that_pass_on_share_a_port_with_others_when_their_hosts_differ() {
     is(bench2.of_listener(2, "Accepted"), "True", "Accepted");
     assert_eq!(taker(&bench2, "a.example.com"), "end");
     // one that is not supported takes nothing from another
-    let unsupported = format!("{}, {}", https("h", "a.example.com"), tls("a.example.com", "mode: Terminate"));
+    let unsupported = format!("{}, {}", https("h", "a.example.com"), tls("a.example.com", "mode: Other"));
     let bench3 = bench(&[&gateway(&unsupported)]);
     is(bench3.of_listener(0, "Accepted"), "True", "Accepted");
     is(bench3.of_listener(1, "Conflicted"), "False", "NoConflicts");
@@ -314,11 +321,11 @@ fn listeners_that_pass_on_share_a_port_with_others_when_their_hosts_differ() {
     for (spec, condition, reason) in [
         (
             tls("a.example.com", "mode: Terminate, certificateRefs: [{name: nope}]"),
-            "Accepted",
-            "UnsupportedValue",
+            "ResolvedRefs",
+            "InvalidCertificateRef",
         ),
         // whether the port is open or not
-        (tls("a.example.com", "mode: Terminate").replace("443", "8443"), "Accepted", "UnsupportedValue"),
+        (tls("a.example.com", "mode: Other").replace("443", "8443"), "Accepted", "UnsupportedValue"),
         (
             tls("a.example.com", "mode: Passthrough")
                 .replace("allowedRoutes: {", "allowedRoutes: {kinds: [{kind: TCPRoute}, {kind: TLSRoute}], "),
@@ -330,9 +337,126 @@ fn listeners_that_pass_on_share_a_port_with_others_when_their_hosts_differ() {
         let bench = bench(&[&gateway(&spec)]);
         is(bench.of_listener(0, condition), "False", reason);
         let kinds = &bench.statuses["Gateway/gw"]["listeners"][0]["supportedKinds"];
-        let known = usize::from(!spec.contains("Terminate"));
+        let known = usize::from(!spec.contains("Other"));
         assert_eq!(kinds.as_array().unwrap().len(), known, "{kinds}");
     }
+}
+
+/// Ends TLS for TLSRoutes at these hosts, with the certificate of `own`.
+fn ending(hosts: &str) -> String {
+    format!(
+        "{{name: tls, port: 443, protocol: TLS, hostname: '{hosts}', tls: {{certificateRefs: [{{name: own}}]}}, {ALL}}}"
+    )
+}
+
+/// The certificate `own` of the Gateways.
+fn own_certificate() -> String {
+    let group = EcGroup::from_curve_name(Nid::X9_62_PRIME256V1).unwrap();
+    let key = PKey::from_ec_key(EcKey::generate(&group).unwrap()).unwrap();
+    let mut builder = X509::builder().unwrap();
+    builder.set_not_before(&Asn1Time::from_unix(1).unwrap()).unwrap();
+    builder.set_not_after(&Asn1Time::from_unix(2_000_000_000).unwrap()).unwrap();
+    builder.set_pubkey(&key).unwrap();
+    builder.sign(&key, MessageDigest::sha256()).unwrap();
+    let pem = |bytes: Vec<u8>| encode_block(&bytes);
+    json!({
+        "apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/tls",
+        "metadata": { "name": "own", "namespace": "infra" },
+        "data": { "tls.crt": pem(builder.build().to_pem().unwrap()),
+                  "tls.key": pem(key.private_key_to_pem_pkcs8().unwrap()) },
+    })
+    .to_string()
+}
+
+/// What becomes of a connection, in a word, and by whose route.
+fn fate(bench: &Bench, sni: &str) -> (&'static str, String) {
+    let word = match bench.last.listeners.get(Scope { address: None, port: 443 }).map(|l| l.mode(sni)) {
+        None | Some(TlsMode::Terminate) => "http",
+        Some(TlsMode::TerminateTcp { .. }) => "tcp",
+        Some(TlsMode::Passthrough(_)) => "unread",
+    };
+    (word, taker(bench, sni))
+}
+
+#[test]
+fn where_a_listener_ends_tls_what_is_inside_goes_to_the_route() {
+    let pass = PASS.replace("*.example.com", "*.pass.example.com").replace("name: tls", "name: pass");
+    let listeners = format!("{}, {pass}", ending("*.example.com"));
+    let mut bench = bench(&[&own_certificate(), &gateway(&listeners)]);
+    for at in [0, 1] {
+        is(bench.of_listener(at, "Accepted"), "True", "Accepted");
+        is(bench.of_listener(at, "Programmed"), "True", "Programmed");
+    }
+    assert_eq!(fate(&bench, "a.example.com"), ("tcp", "close".into()));
+    assert_eq!(fate(&bench, "a.pass.example.com"), ("unread", "close".into()));
+    bench.add(&tls_route("t", 1, "a.example.com, a.pass.example.com"));
+    is(of(&bench, "t", "Accepted"), "True", "Accepted");
+    assert_eq!(fate(&bench, "a.example.com"), ("tcp", "t".into()));
+    assert_eq!(fate(&bench, "a.pass.example.com"), ("unread", "t".into()));
+    assert_eq!(bench.statuses["Gateway/gw"]["listeners"][0]["supportedKinds"][0]["kind"], "TLSRoute");
+    let listener = bench.last.listeners.get(Scope { address: None, port: 443 }).unwrap();
+    assert!(listener.certs.find(Some("a.example.com")).is_some());
+    // the mode alone is another now
+    bench.add(&gateway(&format!("{}, {pass}", PASS.replace("name: pass", "name: tls"))));
+    assert_eq!(fate(&bench, "a.example.com"), ("unread", "t".into()));
+    bench.add(&gateway(&listeners));
+    assert_eq!(fate(&bench, "a.example.com"), ("tcp", "t".into()));
+    // a certificate that is gone takes all of it away
+    bench.add(&gateway(&ending("*.example.com").replace("name: own", "name: nope")));
+    is(bench.of_listener(0, "ResolvedRefs"), "False", "InvalidCertificateRef");
+    assert_eq!(taker(&bench, "a.example.com"), "close");
+}
+
+/// Also when neither its mode nor its name is the first one.
+#[test]
+fn of_two_gateways_with_one_host_the_older_ones_mode_counts() {
+    let of_age = |listeners: &str, name: &str, seconds: u8| {
+        let mut value = serde_yaml_like(&gateway(listeners));
+        value["metadata"]["name"] = name.into();
+        value["metadata"]["creationTimestamp"] = format!("2020-01-01T00:00:{seconds:02}Z").into();
+        value.to_string()
+    };
+    let mut route: Value = serde_json::from_str(&tls_route("t", 1, "a.example.com")).unwrap();
+    let parent = |name: &str| json!({ "name": name, "namespace": "infra" });
+    route["spec"]["parentRefs"] = json!([parent("gw"), parent("second")]);
+    let mut bench = bench(&[
+        &own_certificate(),
+        &of_age(PASS, "gw", 5),
+        &of_age(&ending("*.example.com"), "second", 9),
+        &route.to_string(),
+    ]);
+    assert_eq!(fate(&bench, "a.example.com"), ("unread", "t".into()));
+    bench.add(&of_age(&ending("*.example.com"), "second", 1));
+    assert_eq!(fate(&bench, "a.example.com"), ("tcp", "t".into()));
+    assert_eq!(told(&bench, "tlsroute/shop/t"), []);
+}
+
+/// TLS that ends here must not go on in plain text where TLS is asked for; what is passed on unread is not touched.
+#[test]
+fn where_tls_ends_a_service_that_asks_for_tls_gets_it_or_nothing() {
+    let service = "{apiVersion: v1, kind: Service, metadata: {name: tls, namespace: shop}, \
+                   spec: {ports: [{port: 443, appProtocol: https}]}}";
+    let policy = "{apiVersion: gateway.networking.k8s.io/v1, kind: BackendTLSPolicy, \
+                  metadata: {name: p, namespace: shop}, spec: {targetRefs: [{group: '', kind: Service, name: tls}], \
+                  validation: {wellKnownCACertificates: System, hostname: in.example.com}}}";
+    let route = tls_route_to("t", 1, "a.example.com", "{name: tls, port: 443}");
+    let mut bench = bench(&[&own_certificate(), &gateway(&ending("*.example.com")), service, &route]);
+    let backend = |bench: &Bench| {
+        let listener = bench.last.listeners.get(Scope { address: None, port: 443 }).unwrap();
+        listener.mode("a.example.com").route().unwrap().backend.clone()
+    };
+    is(of(&bench, "t", "ResolvedRefs"), "False", "UnsupportedProtocol");
+    assert_eq!(backend(&bench).address, BackendAddress::Unavailable(Unavailable::Broken));
+    bench.add(policy);
+    is(of(&bench, "t", "ResolvedRefs"), "True", "ResolvedRefs");
+    assert!(backend(&bench).protocol.tls() && backend(&bench).verify && backend(&bench).tls.is_some());
+    assert!(bench.statuses.contains_key("BackendTLSPolicy/p"));
+    bench.add(&policy.replace("System", "Other"));
+    is(of(&bench, "t", "ResolvedRefs"), "False", "InvalidBackendTLSPolicy");
+    assert_eq!(backend(&bench).address, BackendAddress::Unavailable(Unavailable::Broken));
+    bench.add(&gateway(PASS));
+    is(of(&bench, "t", "ResolvedRefs"), "True", "ResolvedRefs");
+    assert!(!backend(&bench).protocol.tls());
 }
 
 /// Objects come, change and go in any order: what is served, written and told is what a fresh start comes to.
@@ -375,6 +499,10 @@ fn any_sequence_of_changes_ends_where_a_fresh_translation_does() {
         second(PASS),
         second(https),
         second(&exact),
+        own_certificate(),
+        gateway(&ending("*.example.com")),
+        gateway(&format!("{PASS}, {}", ending("a.example.com").replace("name: tls", "name: a"))),
+        second(&ending("a.example.com")),
         tls_route("a", 1, "a.example.com"),
         tls_route("a", 1, "a.example.com, '*.example.com'"),
         tls_route("b", 2, "'*.com'"),
