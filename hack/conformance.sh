@@ -34,7 +34,7 @@ test='' crds=() profiles=()
 case ${ADDRESSES:=own} in
   own) form=(--host-network) usual=() ;;
   # ADR 13
-  shared) form=() usual=(fail=HTTPRouteMultipleGateways skip=GatewayStaticAddresses) ;;
+  shared) form=() usual=(fail=HTTPRouteMultipleGateways fail=TLSRouteHostnameIntersection skip=GatewayStaticAddresses) ;;
   *) echo "conformance: ADDRESSES=$ADDRESSES: own or shared" >&2; exit 2 ;;
 esac
 case ${CHANNEL:=experimental} in

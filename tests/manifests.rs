@@ -9,6 +9,17 @@ use std::process::{Command, Output};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+const GATEWAY_KINDS: [&str; 8] = [
+    "gatewayclasses",
+    "gateways",
+    "listenersets",
+    "httproutes",
+    "grpcroutes",
+    "tlsroutes",
+    "referencegrants",
+    "backendtlspolicies",
+];
+
 const IMAGE: &str = "registry.example.com/team/tak-os-ingress:1.2.3";
 
 fn root() -> &'static Path {
@@ -193,33 +204,14 @@ fn the_roles_hold_what_is_documented_and_no_more() {
         .into_iter()
         .chain(["apiextensions.k8s.io/customresourcedefinitions".to_owned()])
         .chain(["ingresses", "ingressclasses"].map(|r| format!("networking.k8s.io/{r}")))
-        .chain(
-            [
-                "gatewayclasses",
-                "gateways",
-                "listenersets",
-                "httproutes",
-                "grpcroutes",
-                "tlsroutes",
-                "referencegrants",
-                "backendtlspolicies",
-            ]
-            .map(|r| format!("{gateway}/{r}")),
-        )
+        .chain(GATEWAY_KINDS.map(|r| format!("{gateway}/{r}")))
         .chain(["cert-manager.io/certificates".to_owned()]);
     for resource in read {
         wanted.extend(["get", "list", "watch"].map(|verb| format!("{verb} {resource}")));
     }
     wanted.extend(["create", "update", "patch"].map(|verb| format!("{verb} cert-manager.io/certificates")));
-    for kind in [
-        "gatewayclasses",
-        "gateways",
-        "listenersets",
-        "httproutes",
-        "grpcroutes",
-        "tlsroutes",
-        "backendtlspolicies",
-    ] {
+    // a grant has no status
+    for kind in GATEWAY_KINDS.into_iter().filter(|kind| *kind != "referencegrants") {
         wanted.extend(["update", "patch"].map(|verb| format!("{verb} {gateway}/{kind}/status")));
     }
     wanted.extend(["create", "patch"].map(|verb| format!("{verb} events.k8s.io/events")));

@@ -1,16 +1,19 @@
 //! The bytes of a client's connection, with the limits that the engine does not have.
 
+mod head;
+mod http2;
+
+use self::head::HeadClock;
 use super::conn::{Conn, local};
 use crate::frames::Frames;
 use crate::output::{Kept, Output, Owing};
 use crate::places::Place;
-use crate::preface::{Opening, PREFACE};
+use crate::preface::Opening;
 use crate::respond::canned;
 use crate::stall::Stall;
 use crate::{Shared, handshake, proxy_protocol};
 use async_trait::async_trait;
 use pingora_core::protocols::l4::socket::SocketAddr as PeerAddr;
-use pingora_core::protocols::l4::stream::Stream as L4Stream;
 use pingora_core::protocols::raw_connect::ProxyDigest;
 use pingora_core::protocols::tls::SslDigest;
 use pingora_core::protocols::{
@@ -24,30 +27,8 @@ use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::task::{Context, Poll, Waker, ready};
-use std::time::Duration;
+use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::time::{Instant, Sleep, sleep_until};
-
-/// The engine's own timer for a head ends the connection without a word; ours is that much earlier.
-const BEFORE_ENGINE: Duration = Duration::from_millis(100);
-
-/// How long a client that was refused is still listened to.
-const LINGER: Duration = Duration::from_secs(1);
-
-/// How much an HTTP/2 connection gathers: what one record of TLS can hold.
-const GATHER: usize = 16 << 10;
-/// Room for that at first.
-const GATHER_FIRST: usize = 4 << 10;
-
-const FAR: Duration = Duration::from_secs(86_400);
-
-/// The clock of a request head that did not come in one piece; heads that do never touch it.
-struct HeadClock {
-    /// When all of the head must be there.
-    whole: Option<Instant>,
-    timer: Pin<Box<Sleep>>,
-}
 
 /// A client stream that bounds request heads while they are read, and replaces the engine's own
 /// answers to heads that it cannot parse.
@@ -274,231 +255,6 @@ fn nothing() -> Stream {
     Box::new(tokio::io::duplex(1).0)
 }
 
-fn next_deadline(config: &crate::Config, whole: Option<Instant>) -> Instant {
-    let engine = config.client_keepalive_timeout.map(|d| d.saturating_sub(BEFORE_ENGINE));
-    let pause = config.client_read_timeout.into_iter().chain(engine).min().unwrap_or(FAR);
-    let next = Instant::now() + pause;
-    whole.map_or(next, |whole| whole.min(next))
-}
-
-impl EdgeStream {
-    /// Ready once a head that trickles has had its time.
-    fn poll_clock(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let config = &self.shared.config;
-        let clock = self.clock.get_or_insert_with(|| {
-            let whole = config.client_header_timeout.map(|limit| Instant::now() + limit);
-            HeadClock { whole, timer: Box::pin(sleep_until(next_deadline(config, whole))) }
-        });
-        clock.timer.as_mut().poll(cx)
-    }
-
-    /// Something of the head has come in: the next pause begins.
-    fn restart_pause(&mut self) {
-        if let Some(clock) = &mut self.clock {
-            clock.timer.as_mut().reset(next_deadline(&self.shared.config, clock.whole));
-        }
-    }
-
-    /// Reads the first octets of a plain connection. What may still become HTTP/2's preface is kept back,
-    /// and needs no room for it; all else goes to the engine as if it had come at once. With a whole
-    /// preface the engine's HTTP/1 session reads an end, and the connection goes on elsewhere.
-    fn poll_opening(
-        &mut self,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-        held: usize,
-    ) -> Poll<io::Result<Opening>> {
-        let before = buf.filled().len();
-        if buf.remaining() <= PREFACE.len() {
-            return Poll::Ready(Err(io::ErrorKind::OutOfMemory.into())); // the engine offers 4 KiB
-        }
-        buf.put_slice(&PREFACE[..held]);
-        let step = Pin::new(&mut self.inner).poll_read(cx, buf);
-        let octets = &buf.filled()[before..];
-        let ended = matches!(step, Poll::Ready(Ok(()))) && octets.len() == held;
-        let opening = match step {
-            Poll::Ready(Ok(())) if ended => Opening::Http1,
-            Poll::Ready(Ok(())) => Opening::of(octets),
-            _ => Opening::Part,
-        };
-        match opening {
-            Opening::Http1 => self.opening = None,
-            Opening::Http2 => {
-                self.opening = None;
-                let next = self.hand_over(octets);
-                buf.set_filled(before);
-                *self.conn.http2.lock() = Some(Box::new(next?));
-            }
-            Opening::Part => {
-                let held = octets.len();
-                buf.set_filled(before);
-                ready!(step)?;
-                self.opening = Some(held);
-                self.conn.head_bytes.store(held, Ordering::Relaxed);
-                self.restart_pause();
-            }
-        }
-        Poll::Ready(Ok(opening))
-    }
-
-    /// The same connection as one of HTTP/2, these octets the first that are read from it.
-    fn hand_over(&mut self, octets: &[u8]) -> io::Result<Self> {
-        let inner = std::mem::replace(&mut self.inner, nothing());
-        let mut inner =
-            inner.into_any().downcast::<L4Stream>().map_err(|_| io::Error::other("not a plain stream"))?;
-        inner.rewind(octets);
-        let mut next = Self::new(inner, self.shared.clone())?;
-        next.frames = Some(Box::default());
-        next.opening = None;
-        next.place = self.place.take();
-        Ok(next)
-    }
-
-    /// Reads from an HTTP/2 client. A preface or a block of header fields that does not end in time
-    /// ends the connection, and so does a client that floods it with streams it does not want.
-    fn poll_frames(&mut self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        if self.conn.streams.flood.load(Ordering::Relaxed) {
-            if !self.over {
-                self.over = true;
-                self.shared.metrics.unmatched("reset_flood");
-            }
-            return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
-        }
-        let owes = |frames: &Option<Box<Frames>>| frames.as_ref().is_some_and(|f| f.owes());
-        if owes(&self.frames) && self.poll_clock(cx).is_ready() {
-            if !self.over {
-                self.over = true;
-                self.shared.metrics.unmatched("client_timeout");
-            }
-            return Poll::Ready(Ok(()));
-        }
-        if self.due
-            && let Poll::Ready(Err(error)) = self.poll_gathered(cx)
-        {
-            self.over = true;
-            return Poll::Ready(Err(error));
-        }
-        let before = buf.filled().len();
-        let read = match Pin::new(&mut self.inner).poll_read(cx, buf) {
-            Poll::Pending => ready!(self.conn.pending(cx)),
-            Poll::Ready(read) => read,
-        };
-        self.over |= read.is_err() || buf.filled().len() == before;
-        read?;
-        if let Some(frames) = &mut self.frames {
-            frames.take(&buf.filled()[before..]);
-        }
-        let deadline = |whole| next_deadline(&self.shared.config, whole);
-        match &mut self.clock {
-            Some(clock) if owes(&self.frames) => clock.timer.as_mut().reset(deadline(clock.whole)),
-            _ => self.clock = None,
-        }
-        Poll::Ready(Ok(()))
-    }
-
-    /// Takes what an HTTP/2 connection has to send. The engine sends each frame by itself; what its streams
-    /// have ready at the same time goes out as one record and one system call here.
-    fn poll_gather(&mut self, cx: &mut Context<'_>, bufs: &[io::IoSlice<'_>]) -> Poll<io::Result<usize>> {
-        if self.gathered.is_under_way() || self.gathered.rest().len() >= GATHER {
-            ready!(self.poll_gathered(cx))?;
-        }
-        self.gathered.expect(GATHER_FIRST);
-        let mut taken = 0;
-        for buf in bufs {
-            let part = &buf[..buf.len().min(GATHER - self.gathered.rest().len())];
-            self.gathered.take(part);
-            taken += part.len();
-            if part.len() < buf.len() {
-                break;
-            }
-        }
-        Poll::Ready(Ok(taken))
-    }
-
-    /// Sends what was gathered.
-    fn poll_gathered(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let limit = self.shared.config.client_write_timeout;
-        let step = self.gathered.poll_write(cx, &mut self.inner, &mut self.stall, limit);
-        if step.is_pending() {
-            return self.conn.pending(cx);
-        }
-        self.due = false;
-        step
-    }
-
-    /// Ready once client and backend have both been silent for too long.
-    fn poll_quiet(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        loop {
-            let Some(left) = self.conn.clock.left() else { return Poll::Ready(()) };
-            let deadline = Instant::now() + left;
-            let clock = self
-                .clock
-                .get_or_insert_with(|| HeadClock { whole: None, timer: Box::pin(sleep_until(deadline)) });
-            if clock.timer.is_elapsed() || clock.timer.deadline() > deadline {
-                clock.timer.as_mut().reset(deadline);
-            }
-            ready!(clock.timer.as_mut().poll(cx));
-        }
-    }
-
-    /// An HTTP/2 connection that the engine drops while it is idle ends with a GOAWAY, so that a client
-    /// knows that a request which crosses it was not seen. There is no time to wait: what the socket
-    /// does not take at once is not sent.
-    fn say_goodbye(&mut self) {
-        let idle = !self.over && self.conn.streams.active.load(Ordering::Relaxed) == 0;
-        if let Some(frames) = self.frames.as_ref().filter(|f| idle && !f.owes()) {
-            let goaway = frames.goaway();
-            let mut cx = Context::from_waker(Waker::noop());
-            let rest = self.gathered.rest();
-            if !rest.is_empty()
-                && !matches!(Pin::new(&mut self.inner).poll_write(&mut cx, rest), Poll::Ready(Ok(n)) if n == rest.len())
-            {
-                return;
-            }
-            let _ = Pin::new(&mut self.inner).poll_write(&mut cx, &goaway);
-            let _ = Pin::new(&mut self.inner).poll_flush(&mut cx);
-        }
-    }
-
-    /// Answers a head that is not going to be read, takes in a little more of it, so that the client
-    /// reads the answer before a reset, and ends.
-    fn poll_refuse(
-        &mut self,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-        status: u16,
-        reason: &str,
-    ) -> Poll<io::Result<()>> {
-        if self.canned.is_none() {
-            self.shared.metrics.unmatched(reason);
-            self.canned = Some(canned(status));
-            let timer = Box::pin(sleep_until(Instant::now() + LINGER));
-            self.clock = Some(HeadClock { whole: None, timer });
-        }
-        ready!(self.poll_canned(cx))?;
-        if status != 431 {
-            return Poll::Ready(Ok(()));
-        }
-        let limit = 16 * self.shared.config.max_header_size;
-        let mut read = self.conn.head_bytes.load(Ordering::Relaxed);
-        let before = buf.filled().len();
-        while read <= limit {
-            if self.poll_clock(cx).is_ready() {
-                break;
-            }
-            ready!(Pin::new(&mut self.inner).poll_read(cx, buf))?;
-            let n = buf.filled().len() - before;
-            buf.set_filled(before);
-            if n == 0 {
-                break;
-            }
-            read += n;
-            self.conn.head_bytes.store(read, Ordering::Relaxed);
-        }
-        Poll::Ready(Ok(()))
-    }
-}
-
 impl AsyncWrite for EdgeStream {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         if self.frames.is_some() {
@@ -641,6 +397,3 @@ impl GetSocketDigest for EdgeStream {
 
 #[async_trait]
 impl Peek for EdgeStream {}
-
-#[cfg(test)]
-mod tests;

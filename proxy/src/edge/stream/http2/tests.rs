@@ -1,11 +1,14 @@
 //! What an HTTP/2 connection sends, gathered.
 
 use super::*;
+use crate::preface::PREFACE;
 use crate::service::tests::shared;
 use futures::FutureExt;
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::task::Wake;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+use tokio::time::Instant;
 
 /// A connection of HTTP/2 and its client, with room for so many bytes between them.
 fn http2(room: usize) -> (EdgeStream, DuplexStream) {
