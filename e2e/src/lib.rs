@@ -19,6 +19,7 @@ pub mod peers;
 pub mod pki;
 pub mod product;
 pub mod provider;
+pub mod sessions;
 
 mod process;
 mod temp;

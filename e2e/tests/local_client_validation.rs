@@ -11,6 +11,7 @@ use ingress_e2e::client::{self, H2Conn, RawConn, Tls};
 use ingress_e2e::origin::Origin;
 use ingress_e2e::pki::{Ca, KeyKind, Leaf, LeafOptions, tls_secret_yaml};
 use ingress_e2e::product::Product;
+use ingress_e2e::sessions::SessionClient;
 use ingress_e2e::{DEADLINE, eventually};
 use openssl::ssl::{SslConnector, SslMethod, SslStream, SslVerifyMode, SslVersion};
 use serde_json::{Value, json};
@@ -353,68 +354,6 @@ async fn a_change_of_authorities_counts_for_connections_that_are_kept() {
     assert_eq!(get(product.https(), OPEN, None).await, Some(200));
 }
 
-/// Sessions of one client, which it offers wherever it likes.
-mod sessions {
-    use std::io::{Read, Write};
-    use std::net::{SocketAddr, TcpStream};
-    use std::sync::{Arc, Mutex};
-    use std::time::Duration;
-
-    use ingress_e2e::pki::Leaf;
-    use openssl::ssl::{SslConnector, SslMethod, SslSession, SslSessionCacheMode, SslVerifyMode, SslVersion};
-
-    pub struct Client {
-        connector: SslConnector,
-        sessions: Arc<Mutex<Vec<SslSession>>>,
-    }
-
-    impl Client {
-        pub fn new(version: SslVersion, leaf: Option<&Leaf>) -> Self {
-            let sessions = Arc::<Mutex<Vec<SslSession>>>::default();
-            let mut builder = SslConnector::builder(SslMethod::tls_client()).unwrap();
-            builder.set_verify(SslVerifyMode::NONE);
-            builder.set_min_proto_version(Some(version)).unwrap();
-            builder.set_max_proto_version(Some(version)).unwrap();
-            if let Some(leaf) = leaf {
-                builder.set_certificate(&leaf.certificate()).unwrap();
-                builder.set_private_key(&leaf.key()).unwrap();
-            }
-            builder.set_session_cache_mode(SslSessionCacheMode::CLIENT | SslSessionCacheMode::NO_INTERNAL);
-            builder.set_new_session_callback({
-                let sessions = sessions.clone();
-                move |_, session| sessions.lock().unwrap().push(session)
-            });
-            Self { connector: builder.build(), sessions }
-        }
-
-        /// One request on a new connection that offers the last session: the status, if the handshake was let pass, and
-        /// whether the session was taken.
-        pub fn get(&self, addr: SocketAddr, host: &str) -> (Option<u16>, bool) {
-            let configuration = self.connector.configure().unwrap().verify_hostname(false);
-            let mut ssl = configuration.into_ssl(host).unwrap();
-            if let Some(session) = self.sessions.lock().unwrap().last() {
-                // SAFETY: the session comes from this connector's own context.
-                unsafe { ssl.set_session(session) }.unwrap();
-            }
-            let tcp = TcpStream::connect(addr).unwrap();
-            tcp.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-            let mut stream = openssl::ssl::SslStream::new(ssl, tcp).unwrap();
-            if stream.connect().is_err() {
-                return (None, false);
-            }
-            let reused = stream.ssl().session_reused();
-            // The refusal may be on its way already.
-            let _ = write!(stream, "GET / HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
-            let mut answer = Vec::new();
-            // The end may come without a close_notify.
-            let _ = stream.read_to_end(&mut answer);
-            // Without an orderly end OpenSSL calls the session no longer resumable.
-            let _ = stream.shutdown();
-            ((!answer.is_empty()).then(|| crate::common::status_in(&answer)), reused)
-        }
-    }
-}
-
 #[tokio::test]
 async fn a_session_from_elsewhere_is_no_way_in() {
     const OTHERS: &str = "others.example.com";
@@ -437,17 +376,17 @@ async fn a_session_from_elsewhere_is_no_way_in() {
     let work = move || {
         for version in [SslVersion::TLS1_2, SslVersion::TLS1_3] {
             // Where it was made it is taken, and says what its client has shown.
-            let own = sessions::Client::new(version, Some(&good));
+            let own = SessionClient::new(version, Some(&good));
             assert_eq!(own.get(addr, CLOSED), (Some(200), false), "{version:?}");
             assert_eq!(own.get(addr, CLOSED), (Some(200), true), "{version:?}");
             // One of a host that asks for nothing, by a client that has nothing.
-            let nothing = sessions::Client::new(version, None);
+            let nothing = SessionClient::new(version, None);
             assert_eq!(nothing.get(addr, OPEN), (Some(200), false), "{version:?}");
             assert_eq!(nothing.get(addr, OPEN), (Some(200), true), "{version:?}");
             let (status, reused) = nothing.get(addr, CLOSED);
             assert_eq!((status, reused), (None, false), "{version:?}");
             // One of another host's authority.
-            let others = sessions::Client::new(version, Some(&theirs));
+            let others = SessionClient::new(version, Some(&theirs));
             assert_eq!(others.get(addr, OTHERS), (Some(200), false), "{version:?}");
             assert_eq!(others.get(addr, OTHERS), (Some(200), true), "{version:?}");
             assert_eq!(others.get(addr, CLOSED), (None, false), "{version:?}");
@@ -459,6 +398,58 @@ async fn a_session_from_elsewhere_is_no_way_in() {
 }
 
 #[tokio::test]
+async fn each_address_asks_for_the_certificates_of_its_own_gateway() {
+    let ca = Ca::new();
+    let [one, two] = [Origin::echo().await.named("one"), Origin::echo().await.named("two")];
+    let at = |name: &str, address: &str, frontend: Option<Value>| {
+        let listeners = json!([https("https", 443, None)]);
+        let mut gateway: Value = serde_json::from_str(&gateway(name, listeners, frontend)).unwrap();
+        gateway["spec"]["addresses"] = json!([{"type": "IPAddress", "value": address}]);
+        gateway.to_string()
+    };
+    let to = |backend: &str, gateway: &str| {
+        let mut route: Value = serde_json::from_str(&route(backend, gateway, CLOSED)).unwrap();
+        route["spec"]["rules"][0]["backendRefs"][0]["name"] = backend.into();
+        route.to_string()
+    };
+    let objects = [
+        config_map("ca", &ca.pem()),
+        service("two", &[two.addr()]),
+        at("closed", "127.0.0.2", Some(json!({"default": validation("ca", "AllowValidOnly")}))),
+        at("open", "127.0.0.3", None),
+        to("one", "closed"),
+        to("two", "open"),
+    ];
+    let flags = ["--bind-address=0.0.0.0", "--gateway-addresses=127.0.0.2,127.0.0.3"];
+    let product = serve_with(base(&one).into_iter().chain(objects), &flags).await;
+    let [closed, open] = ["127.0.0.2", "127.0.0.3"]
+        .map(|address| SocketAddr::new(address.parse().unwrap(), product.https().port()));
+    let good = client(&ca);
+    let from = async |addr: SocketAddr, leaf: Option<&Leaf>| {
+        let mut conn = RawConn::connect_with(addr, &tls(Some(CLOSED), leaf)).await.ok()?;
+        conn.get(CLOSED, "/").await.ok().map(|answer| answer.origin())
+    };
+    for leaf in [None, Some(&good)] {
+        assert_eq!(from(open, leaf).await.as_deref(), Some("two"));
+    }
+    assert_eq!(from(closed, None).await, None);
+    assert_eq!(from(closed, Some(&client(&Ca::new()))).await, None);
+    assert_eq!(from(closed, Some(&good)).await.as_deref(), Some("one"));
+    assert_eq!(one.requests(), 1);
+    // Nor does a session of the open one help, for the same host.
+    let work = move || {
+        for version in [SslVersion::TLS1_2, SslVersion::TLS1_3] {
+            let nothing = SessionClient::new(version, None);
+            assert_eq!(nothing.get(open, CLOSED), (Some(200), false), "{version:?}");
+            assert_eq!(nothing.get(open, CLOSED), (Some(200), true), "{version:?}");
+            assert_eq!(nothing.get(closed, CLOSED), (None, false), "{version:?}");
+        }
+    };
+    tokio::task::spawn_blocking(work).await.unwrap();
+    assert_eq!(one.requests(), 1);
+}
+
+#[tokio::test]
 async fn a_session_lets_nobody_in_whose_certificate_has_expired() {
     let ca = Ca::new();
     let (product, _one) = two_gateways(&ca).await;
@@ -466,7 +457,7 @@ async fn a_session_lets_nobody_in_whose_certificate_has_expired() {
     for version in [SslVersion::TLS1_2, SslVersion::TLS1_3] {
         let options = LeafOptions { not_after: 4, ..LeafOptions::default() };
         let leaf = ca.leaf_with(&[], KeyKind::EcP256Sec1, &options);
-        let own = std::sync::Arc::new(sessions::Client::new(version, Some(&leaf)));
+        let own = std::sync::Arc::new(SessionClient::new(version, Some(&leaf)));
         let get = async || {
             let own = own.clone();
             tokio::task::spawn_blocking(move || own.get(addr, CLOSED)).await.unwrap()

@@ -3,6 +3,7 @@
 mod common;
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use common::{HOST, Ingress, NAMESPACE, everything_to, serve, serve_with, service};
@@ -10,6 +11,7 @@ use ingress_e2e::client::{self, H2Conn, RawConn, Served, Tls, served_certificate
 use ingress_e2e::origin::{Origin, Reply};
 use ingress_e2e::pki::{Ca, KeyKind, Leaf, LeafOptions, tls_secret_yaml};
 use ingress_e2e::product::Product;
+use ingress_e2e::sessions::SessionClient;
 use ingress_e2e::{DEADLINE, eventually};
 use openssl::base64::encode_block;
 use openssl::ssl::SslVersion;
@@ -420,67 +422,14 @@ async fn the_default_secret_replaces_the_fallback() {
         .await;
 }
 
-/// TLS sessions of one client, resumed where the server lets it.
-mod resumption {
-    use std::io::{Read, Write};
-    use std::net::{SocketAddr, TcpStream};
-    use std::sync::{Arc, Mutex};
-    use std::time::Duration;
-
-    use openssl::ssl::{SslConnector, SslMethod, SslSession, SslSessionCacheMode, SslVerifyMode, SslVersion};
-
-    pub struct Client {
-        connector: SslConnector,
-        sessions: Arc<Mutex<Vec<SslSession>>>,
-    }
-
-    impl Client {
-        pub fn new(version: SslVersion) -> Self {
-            let sessions = Arc::<Mutex<Vec<SslSession>>>::default();
-            let mut builder = SslConnector::builder(SslMethod::tls_client()).unwrap();
-            builder.set_verify(SslVerifyMode::NONE);
-            builder.set_min_proto_version(Some(version)).unwrap();
-            builder.set_max_proto_version(Some(version)).unwrap();
-            builder.set_session_cache_mode(SslSessionCacheMode::CLIENT | SslSessionCacheMode::NO_INTERNAL);
-            builder.set_new_session_callback({
-                let sessions = sessions.clone();
-                move |_, session| sessions.lock().unwrap().push(session)
-            });
-            Self { connector: builder.build(), sessions }
-        }
-
-        /// One request on a new connection: the status, and whether an earlier session was resumed.
-        pub fn get(&self, addr: SocketAddr, host: &str) -> (u16, bool) {
-            let configuration = self.connector.configure().unwrap().verify_hostname(false);
-            let mut ssl = configuration.into_ssl(host).unwrap();
-            if let Some(session) = self.sessions.lock().unwrap().last() {
-                // SAFETY: the session comes from this connector's own context.
-                unsafe { ssl.set_session(session) }.unwrap();
-            }
-            let tcp = TcpStream::connect(addr).unwrap();
-            tcp.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-            let mut stream = openssl::ssl::SslStream::new(ssl, tcp).unwrap();
-            stream.connect().unwrap();
-            let reused = stream.ssl().session_reused();
-            write!(stream, "GET / HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n").unwrap();
-            let mut answer = Vec::new();
-            // The end may come without a close_notify.
-            let _ = stream.read_to_end(&mut answer);
-            // Without an orderly end OpenSSL calls the session no longer resumable.
-            let _ = stream.shutdown();
-            (crate::common::status_in(&answer), reused)
-        }
-    }
-}
-
 async fn resumed(addr: SocketAddr, version: SslVersion) {
     let results = tokio::task::spawn_blocking(move || {
-        let client = resumption::Client::new(version);
+        let client = SessionClient::new(version, None);
         [(); 3].map(|()| client.get(addr, HOST))
     })
     .await
     .unwrap();
-    assert_eq!(results, [(200, false), (200, true), (200, true)], "{version:?}");
+    assert_eq!(results, [(Some(200), false), (Some(200), true), (Some(200), true)], "{version:?}");
 }
 
 #[tokio::test]
@@ -492,4 +441,33 @@ async fn sessions_are_resumed_in_both_versions() {
             .await;
     resumed(product.https(), SslVersion::TLS1_2).await;
     resumed(product.https(), SslVersion::TLS1_3).await;
+}
+
+#[tokio::test]
+async fn a_resumed_connection_takes_a_place_like_any_other() {
+    let origin = Origin::http(|_| Reply::new(200, "hi")).await;
+    let objects =
+        [ingress("web", HOST, "tls").yaml(), service("web", &[origin.addr()]), secret("tls", &leaf(HOST))];
+    let product = serve_with(objects, &["--max-connections=1"]).await;
+    let addr = product.https();
+    for version in [SslVersion::TLS1_2, SslVersion::TLS1_3] {
+        let client = Arc::new(SessionClient::new(version, None));
+        // The place of the last connection may not be back yet.
+        let first = eventually(DEADLINE, async || {
+            let client = client.clone();
+            let answer = tokio::task::spawn_blocking(move || client.get(addr, HOST)).await.unwrap();
+            Some(answer).filter(|(status, _)| status.is_some())
+        });
+        assert_eq!(first.await, (Some(200), false), "{version:?}");
+        let mut resumed = eventually(DEADLINE, async || {
+            let client = client.clone();
+            tokio::task::spawn_blocking(move || client.connect(addr, HOST)).await.unwrap()
+        })
+        .await;
+        assert!(resumed.is_resumed(), "{version:?}");
+        let refused = RawConn::connect_with(addr, &Tls::new().sni(HOST)).await;
+        assert!(refused.is_err(), "{version:?}: the place is taken");
+        let status = tokio::task::spawn_blocking(move || resumed.get()).await.unwrap();
+        assert_eq!(status, Some(200), "{version:?}");
+    }
 }
