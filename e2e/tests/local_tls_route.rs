@@ -241,8 +241,23 @@ async fn where_a_policy_asks_for_tls_the_octets_are_encrypted_again_or_go_nowher
             .to_string()
     };
     let mut objects = mixed(&here);
-    for (name, ca) in [("right", "there"), ("wrong", "here"), ("none", "nowhere")] {
-        objects.push(service(name, &[backend.addr()]));
+    let (tell, mut told) = mpsc::unbounded_channel();
+    let listens = Origin::raw(move |mut stream| {
+        let tell = tell.clone();
+        async move {
+            let mut hello = vec![0; 4096];
+            let n = stream.read(&mut hello).await.unwrap();
+            let _ = tell.send(hello[..n].to_vec());
+        }
+    });
+    let (backend_at, listens) = (backend.addr(), listens.await);
+    for (name, ca, at) in [
+        ("right", "there", backend_at),
+        ("wrong", "here", backend_at),
+        ("none", "nowhere", backend_at),
+        ("hello", "there", listens.addr()),
+    ] {
+        objects.push(service(name, &[at]));
         objects.push(policy(name, ca));
         objects.push(tls_route(name, &format!("{name}.term.example.com"), name));
     }
@@ -256,6 +271,11 @@ async fn where_a_policy_asks_for_tls_the_octets_are_encrypted_again_or_go_nowher
     assert!(get("wrong").await.is_err());
     assert!(get("none").await.is_err());
     assert_eq!(backend.requests(), 1, "nothing went anywhere else");
+    // Of what is spoken inside nothing is said.
+    assert!(get("hello").await.is_err());
+    let hello = told.recv().await.unwrap();
+    let says = |what: &[u8]| hello.windows(what.len()).any(|part| part == what);
+    assert!(says(b"in.example.com") && !says(b"\x08http/1.1") && !says(b"\x02h2"), "{hello:?}");
 }
 
 #[tokio::test]
