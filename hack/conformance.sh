@@ -33,8 +33,13 @@ kept=${TMPDIR:-/tmp}/tak-os-ingress-conformance
 test='' crds=() profiles=()
 case ${ADDRESSES:=own} in
   own) form=(--host-network) usual=() ;;
-  # ADR 13
-  shared) form=() usual=(fail=HTTPRouteMultipleGateways fail=TLSRouteHostnameIntersection skip=GatewayStaticAddresses) ;;
+  shared)
+    form=() usual=(skip=GatewayStaticAddresses)
+    # They set Gateways with equal listeners apart: ADR 13 and 21.
+    for name in HTTPRouteMultipleGateways TLSRouteHostnameIntersection GatewayFrontendClientCertificateValidation \
+      GatewayFrontendClientCertificateValidationInsecureFallback GatewayFrontendInvalidDefaultClientCertificateValidation \
+      GatewayInvalidFrontendClientCertificateValidation; do usual+=("fail=$name"); done
+    ;;
   *) echo "conformance: ADDRESSES=$ADDRESSES: own or shared" >&2; exit 2 ;;
 esac
 case ${CHANNEL:=experimental} in
