@@ -25,6 +25,7 @@ mod ingress;
 mod keys;
 mod listener_set;
 mod listeners;
+mod losses;
 mod path;
 mod rivals;
 mod route;

@@ -71,6 +71,27 @@ pub(super) struct Place {
     pub ends_tls: bool,
 }
 
+impl Parent {
+    /// Where the route is installed by this parent alone.
+    pub(super) fn places(
+        &self,
+        kind: Kind,
+        meta: &Meta,
+        hosts: &[HostPattern],
+        gateways: &Gateways,
+        rivals: &Rivals,
+        cluster: &Cluster,
+    ) -> BTreeSet<Place> {
+        let mut found = Found::default();
+        if let Some(id) = parent_id(&self.reference, &meta.key.namespace) {
+            let beaten = rivals.of(&(kind, meta.key.clone()));
+            // what is wrong there stands in its condition already
+            let _ = found.attach(kind, meta, &self.reference, &id, hosts, gateways, beaten, cluster);
+        }
+        found.places
+    }
+}
+
 impl Attached {
     pub(super) fn read(
         kind: Kind,

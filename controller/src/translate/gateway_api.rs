@@ -11,6 +11,7 @@ use super::gateway::{CONTROLLER, Gateways, Listener, Mode, api_kind, is_ours};
 use super::grant::Grants;
 use super::ingress::Shared;
 use super::listeners::{Composed, Ingresses, RouteId, spots};
+use super::losses::Looking;
 use super::rivals::Rivals;
 use super::route::{DeclaredRoute, Reading, View};
 use super::{gateway_class, listener_set};
@@ -40,7 +41,7 @@ pub(super) struct GatewayApi {
     attached: HashMap<ListenerId, usize>,
     /// ListenerSets of Gateways that were ours and are gone.
     orphans: BTreeSet<Key>,
-    composed: Composed,
+    pub(super) composed: Composed,
     /// What was last told of each object.
     told: HashMap<ResourceRef, Box<[Finding]>>,
     /// Routes of HTTPRoutes, of GRPCRoutes and of TLSRoutes.
@@ -367,14 +368,15 @@ impl GatewayApi {
             }
             kind @ (Kind::HttpRoute | Kind::GrpcRoute | Kind::TlsRoute) => {
                 let meta = route_meta(cluster, &(kind, key.clone()))?;
-                let declared = self.routes.get(&(kind, key))?;
-                let ours: Vec<_> = declared
-                    .attached
-                    .parents
-                    .iter()
-                    .map(|parent| ParentStatus {
+                let id = (kind, key);
+                let declared = self.routes.get(&id)?;
+                let looking = Looking { gateways: &self.gateways, rivals: &self.rivals, cluster };
+                let losses = self.losses(&looking, &id, declared);
+                let parents = declared.attached.parents.iter().zip(&losses);
+                let ours: Vec<_> = parents
+                    .map(|(parent, loss)| ParentStatus {
                         reference: &parent.reference,
-                        conditions: declared.conditions(parent),
+                        conditions: declared.conditions(parent, loss.as_ref()),
                     })
                     .collect();
                 // most routes of other controllers have no word of ours in them

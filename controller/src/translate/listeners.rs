@@ -234,6 +234,11 @@ impl Composed {
         let tls = self.scopes.iter().filter(|(_, port)| port.tls);
         spots.extend(tls.map(|(scope, _)| (*scope, HostPattern::Any)));
         for spot in spots {
+            if let HostPattern::Wildcard(parent) = &spot.1 {
+                // whether one label is left to those who lost the rest may be another matter now
+                let rest = self.lost.get(&(spot.0, HostPattern::Suffix(parent.clone())));
+                touched.extend(rest.into_iter().flatten().map(|(object, _)| object.clone()));
+            }
             let Some(port) = self.scopes.get(&spot.0) else {
                 touched.extend(self.lost.remove(&spot).into_iter().flatten().map(|(object, _)| object));
                 continue;
@@ -542,6 +547,11 @@ impl Composed {
             findings.extend(all.iter().filter(|(loser, _)| loser == object).map(|(_, finding)| finding));
         }
         findings
+    }
+
+    /// Whether there are routes for just this host.
+    pub(super) fn serves(&self, (scope, host): &Spot) -> bool {
+        self.scopes.get(scope).is_some_and(|port| port.routes.get(host).is_some())
     }
 
     /// The ports that there are.

@@ -9,6 +9,7 @@ use super::backend_tls::Policies;
 use super::gateway::Gateways;
 use super::grant::Grants;
 use super::ingress::Shared;
+use super::losses::Loss;
 use super::rivals::Rivals;
 use super::rules::{Read, Rules};
 use crate::cluster::gateway::{BackendRef, HttpFilter, HttpRetry, HttpTimeouts, Meta, NamedValue, ParentRef};
@@ -87,20 +88,30 @@ pub(super) enum Usable {
 }
 
 impl DeclaredRoute {
-    /// The conditions for a parent.
-    pub(super) fn conditions(&self, parent: &Parent) -> Vec<Condition> {
+    /// The conditions for a parent. Of two routes that ask for the same request one has to come second, and is accepted
+    /// all the same (`spec.rules.matches`); one that gets no host at all is not.
+    pub(super) fn conditions(&self, parent: &Parent, loss: Option<&Loss>) -> Vec<Condition> {
         let accepted = &parent.accepted;
         let mut conditions = Vec::with_capacity(3);
-        match &self.usable {
-            Usable::Nothing(message) if accepted.status => {
-                conditions.push(Condition::new("Accepted", false, "UnsupportedValue", message.as_str()));
+        conditions.push(match (&self.usable, loss) {
+            (Usable::Nothing(message), _) if accepted.status => {
+                Condition::new("Accepted", false, "UnsupportedValue", message.as_str())
             }
-            _ => conditions.push(accepted.clone()),
-        }
+            (_, Some(loss)) if accepted.status => {
+                let reason = if loss.all { "HostnameConflict" } else { accepted.reason };
+                Condition::new("Accepted", !loss.all, reason, loss.message.as_str())
+            }
+            _ => accepted.clone(),
+        });
+        let is_accepted = conditions.iter().all(|c| c.status);
         let in_tls = self.resolved_in_tls.as_ref().filter(|_| parent.ends_tls);
         conditions.extend(in_tls.or(self.resolved.as_ref()).cloned());
-        if let Usable::Part(message) = &self.usable {
-            conditions.push(Condition::new("PartiallyInvalid", true, "UnsupportedValue", message.as_str()));
+        // "MUST NOT be set if a Route is … not accepted", and begins like this (Gateway API, RouteConditionPartiallyInvalid)
+        if let Usable::Part(message) = &self.usable
+            && is_accepted
+        {
+            let message = format!("Dropped Rule, or a part of it: {message}");
+            conditions.push(Condition::new("PartiallyInvalid", true, "UnsupportedValue", message));
         }
         conditions
     }
@@ -148,12 +159,9 @@ impl Reading<'_> {
     ) -> Attached {
         let mut hosts = Vec::with_capacity(hostnames.len());
         for (i, name) in hostnames.iter().enumerate() {
-            match HostPattern::gateway(name).map_err(|problem| problem.to_string()) {
-                Ok(HostPattern::Any) | Err(_) => {
-                    let message = format!("{} is no host name; it is left out", quoted(name));
-                    findings.add(Reason::InvalidHost, format!("spec.hostnames[{i}]"), message);
-                }
+            match readable(name) {
                 Ok(host) => hosts.push(shared.named(host)),
+                Err(message) => findings.add(Reason::InvalidHost, format!("spec.hostnames[{i}]"), message),
             }
         }
         let nothing_left = hosts.is_empty() && !hostnames.is_empty();
@@ -161,12 +169,24 @@ impl Reading<'_> {
             Attached::read(kind, meta, parent_refs, &hosts, self.gateways, self.rivals, self.cluster);
         if nothing_left {
             attached.places = Box::default();
+            for parent in attached.parents.iter_mut().filter(|parent| parent.accepted.status) {
+                let message = "spec.hostnames: none of them is a host name; nothing is served";
+                parent.accepted = Condition::new("Accepted", false, "UnsupportedValue", message);
+            }
         }
         for parent in attached.parents.iter().filter(|parent| !parent.accepted.status) {
             let message = format!("{}: {}", parent.accepted.reason, parent.accepted.message);
             findings.add(Reason::RouteNotAttached, format!("spec.parentRefs[{}]", parent.at), message);
         }
         attached
+    }
+}
+
+/// A host name of a route; what is wrong with it where it is none.
+pub(super) fn readable(name: &str) -> Result<HostPattern, String> {
+    match HostPattern::gateway(name) {
+        Ok(HostPattern::Any) | Err(_) => Err(format!("{} is no host name; it is left out", quoted(name))),
+        Ok(host) => Ok(host),
     }
 }
 

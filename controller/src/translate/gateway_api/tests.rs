@@ -672,7 +672,9 @@ fn each_gateway_has_an_address_and_keeps_it() {
     assert_eq!((&*status, &*reason), ("False", "AddressNotUsable"));
 }
 mod client_certificates;
+mod gateways;
 mod listener_sets;
+mod losses;
 mod rivals;
 mod tls_routes;
 

@@ -17,7 +17,7 @@ fn map(place: &str, ca: &str) -> String {
 }
 
 /// The Secret `tls` of this namespace, good for servers.
-fn secret(namespace: &str) -> String {
+pub(super) fn secret(namespace: &str) -> String {
     let group = EcGroup::from_curve_name(Nid::X9_62_PRIME256V1).unwrap();
     let key = PKey::from_ec_key(EcKey::generate(&group).unwrap()).unwrap();
     let mut builder = X509::builder().unwrap();
@@ -35,7 +35,7 @@ fn secret(namespace: &str) -> String {
     .to_string()
 }
 
-fn https(name: &str, port: u16, host: &str) -> String {
+pub(super) fn https(name: &str, port: u16, host: &str) -> String {
     let host = if host.is_empty() { String::new() } else { format!("hostname: '{host}', ") };
     format!(
         "{{name: {name}, port: {port}, protocol: HTTPS, {host}tls: {{certificateRefs: [{{name: tls}}]}}, {ALL}}}"
@@ -43,7 +43,7 @@ fn https(name: &str, port: u16, host: &str) -> String {
 }
 
 /// A Gateway of 2020 and as many seconds, with this `spec.tls.frontend`.
-fn asking(name: &str, seconds: u8, listeners: &str, frontend: &str) -> String {
+pub(super) fn asking(name: &str, seconds: u8, listeners: &str, frontend: &str) -> String {
     let mut value: Value = serde_yaml_like(&gateway(listeners));
     value["metadata"]["name"] = name.into();
     value["metadata"]["creationTimestamp"] = format!("2020-01-01T00:00:{seconds:02}Z").into();
@@ -54,7 +54,7 @@ fn asking(name: &str, seconds: u8, listeners: &str, frontend: &str) -> String {
 }
 
 /// A route of the same path for all of them.
-fn on(name: &str, gateway: &str, seconds: u8, host: &str) -> String {
+pub(super) fn on(name: &str, gateway: &str, seconds: u8, host: &str) -> String {
     let parents = format!("parentRefs: [{{name: {gateway}, namespace: infra}}]");
     let rule = format!("{{matches: [{{path: {{value: /{name}}}}}], {WEB}}}");
     let mut value: Value =
@@ -63,11 +63,11 @@ fn on(name: &str, gateway: &str, seconds: u8, host: &str) -> String {
     value.to_string()
 }
 
-fn of_map(name: &str) -> String {
+pub(super) fn of_map(name: &str) -> String {
     format!("{{group: '', kind: ConfigMap, name: {name}}}")
 }
 
-fn default(refs: &str) -> String {
+pub(super) fn default(refs: &str) -> String {
     format!("{{default: {{validation: {{caCertificateRefs: [{refs}]}}}}}}")
 }
 
@@ -76,7 +76,7 @@ fn settings() -> Settings {
 }
 
 /// Two namespaces with a certificate, two authorities in `infra`.
-fn prepared(more: &[&str]) -> Bench {
+pub(super) fn prepared(more: &[&str]) -> Bench {
     let all =
         [secret("infra"), secret("shop"), map("infra/ca", &authority()), map("infra/other", &authority())];
     let all: Vec<&str> = all.iter().map(String::as_str).chain(more.iter().copied()).collect();

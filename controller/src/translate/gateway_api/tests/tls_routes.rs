@@ -12,7 +12,7 @@ use openssl::pkey::PKey;
 use openssl::x509::X509;
 
 /// Passes on what ends in `example.com`.
-const PASS: &str = "{name: tls, port: 443, protocol: TLS, hostname: '*.example.com', tls: {mode: Passthrough}, \
+pub(super) const PASS: &str = "{name: tls, port: 443, protocol: TLS, hostname: '*.example.com', tls: {mode: Passthrough}, \
                     allowedRoutes: {namespaces: {from: All}}}";
 
 /// A TLSRoute of the namespace shop, of 2020 and as many seconds; all connections go to `backends`.
@@ -30,7 +30,7 @@ fn tls_route_to(name: &str, seconds: u8, hosts: &str, backends: &str) -> String 
 
 const BACKEND: &str = "{name: web, port: 80}";
 
-fn tls_route(name: &str, seconds: u8, hosts: &str) -> String {
+pub(super) fn tls_route(name: &str, seconds: u8, hosts: &str) -> String {
     tls_route_to(name, seconds, hosts, BACKEND)
 }
 
