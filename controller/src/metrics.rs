@@ -135,7 +135,7 @@ impl Metrics {
             )?,
             not_after: gauges(
                 "certificate_not_after_timestamp_seconds",
-                "End of validity of each certificate that serves.",
+                "End of validity of each certificate that serves, of Ingresses and of listeners.",
                 &["secret"],
             )?,
             events: counters("events_total", "Kubernetes Events by what became of them.", &["result"])?,
@@ -202,10 +202,10 @@ impl Metrics {
         self.watch_restarts.with_label_values(&[kind.as_str()]).inc();
     }
 
-    /// These certificates serve now; others no longer do.
-    pub fn certificates(&self, store: &CertStore) {
+    /// These certificates serve now, of Ingresses and at ports of Gateways; others no longer do.
+    pub fn certificates<'a>(&self, stores: impl IntoIterator<Item = &'a CertStore>) {
         let mut present = BTreeSet::new();
-        for key in store.iter() {
+        for key in stores.into_iter().flat_map(CertStore::iter) {
             let secret = format!("{}/{}", key.source.namespace, key.source.name);
             if !present.contains(&secret) {
                 self.not_after.with_label_values(&[secret.as_str()]).set(key.not_after);
@@ -301,8 +301,8 @@ mod tests {
     fn series_of_certificates_that_are_gone_are_removed() {
         let registry = Registry::new();
         let metrics = Metrics::register(&registry).unwrap();
-        metrics.certificates(&store(&[("a", 1), ("b", 2)]));
-        metrics.certificates(&store(&[("b", 3)]));
+        metrics.certificates([&store(&[("a", 1)]), &store(&[("b", 2)])]);
+        metrics.certificates([&store(&[("b", 3)])]);
         let of = |secret| value(&registry, "certificate_not_after_timestamp_seconds", &[secret]);
         assert_eq!((of("ns/a"), of("ns/b")), (None, Some(3.0)));
     }

@@ -79,7 +79,7 @@ pub(crate) struct Rebuild<'a, T, F> {
     /// Whether anything was published by this loop.
     published: bool,
     /// What the metrics were last told.
-    certs: Option<Arc<CertStore>>,
+    certs: Option<Vec<Arc<CertStore>>>,
 }
 
 impl<'a, T: Translate, F: FnMut() -> T> Rebuild<'a, T, F> {
@@ -228,9 +228,14 @@ impl<'a, T: Translate, F: FnMut() -> T> Rebuild<'a, T, F> {
         let took = start.elapsed();
         self.metrics.built(took);
         if translation.changed || !self.published {
-            if self.certs.as_ref().is_none_or(|old| !Arc::ptr_eq(old, &translation.certs)) {
-                self.metrics.certificates(&translation.certs);
-                self.certs = Some(translation.certs.clone());
+            let of_ports = translation.listeners.iter().map(|(_, listener)| listener.certs.clone());
+            let certs: Vec<_> = std::iter::once(translation.certs.clone()).chain(of_ports).collect();
+            let same = |old: &Vec<_>| {
+                old.len() == certs.len() && old.iter().zip(&certs).all(|(old, new)| Arc::ptr_eq(old, new))
+            };
+            if !self.certs.as_ref().is_some_and(same) {
+                self.metrics.certificates(certs.iter().map(|store| &**store));
+                self.certs = Some(certs);
             }
             let generation =
                 self.publisher.publish_all(translation.routes, translation.certs, translation.listeners);

@@ -398,6 +398,27 @@ mod tests {
     }
 
     #[test]
+    fn so_is_that_of_every_other_kind() {
+        type Of = fn(&Meta) -> Change;
+        fn listeners() -> [ListenerStatus<'static>; 1] {
+            [ListenerStatus { name: "http", kinds: vec!["HTTPRoute"], attached: 1, conditions: &[] }]
+        }
+        let kinds: [(&str, Of); 4] = [
+            ("class", |meta| class(meta, &[accepted()], &["HTTPRoute"], 0).change),
+            ("gateway", |meta| gateway(meta, &[accepted()], &[], &listeners(), 1, 0).change),
+            ("set", |meta| listener_set(meta, &[accepted()], &listeners(), 0).change),
+            ("policy", |meta| {
+                policy(meta, &BTreeSet::from([&Key::new("infra", "gw")]), &[accepted()], OURS, 0).change
+            }),
+        ];
+        for (kind, of) in kinds {
+            let known = after(json!({}), &of(&meta(3, &Value::Null)));
+            assert!(matches!(of(&meta(4, &known)), Change::Status { .. }), "{kind}");
+            assert_eq!(of(&meta(2, &known)), Change::Nothing, "{kind}");
+        }
+    }
+
+    #[test]
     fn a_policy_has_an_entry_for_each_gateway_as_far_as_there_is_room() {
         let of = |meta: &Meta, names: &[&str]| {
             let keys: Vec<_> = names.iter().map(|name| Key::new("infra", *name)).collect();

@@ -199,3 +199,48 @@ fn many_documents_are_told_in_their_order_and_the_first_of_a_name_counts() {
     assert_eq!((twice.reason, twice.line), (Reason::WrittenTwice, (N - 1) * 8 + 4));
     assert_eq!((broken.reason, broken.file.as_str()), (Reason::Unparsable, "b.yaml"));
 }
+
+#[test]
+fn gateways_and_their_routes_are_checked_too() {
+    let text = "apiVersion: gateway.networking.k8s.io/v1
+kind: GatewayClass
+metadata: {name: tak-os}
+spec: {controllerName: tak-os.org/gateway-controller}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {name: gw, namespace: shop}
+spec:
+  gatewayClassName: tak-os
+  listeners:
+  - {name: http, port: 80, protocol: HTTP}
+  - {name: other, port: 81, protocol: HTTP}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {name: r, namespace: shop}
+spec:
+  parentRefs: [{name: gw}]
+  rules:
+  - matches: [{header: [{name: a, value: x}]}]
+    backendRefs: [{name: web, port: 80}]
+---
+apiVersion: v1
+kind: Service
+metadata: {name: web, namespace: shop}
+spec: {ports: [{port: 80}]}
+";
+    let report = checked(&[("gw.yaml", text)]);
+    let told: Vec<_> = report
+        .mistakes
+        .iter()
+        .map(|m| format!("{} {} {}", m.object.as_ref().unwrap(), m.reason, m.field))
+        .collect();
+    assert_eq!(
+        told,
+        [
+            "gateway/shop/gw ListenerNotAccepted spec.listeners[1].port",
+            "httproute/shop/r UnsupportedMatch spec.rules[0].matches[0]",
+        ]
+    );
+}

@@ -11,6 +11,32 @@ macro_rules! fields {
     )*};
 }
 
+/// The same of what decides which requests fit: a field that is not known there could narrow it, so it is noted.
+macro_rules! whole_fields {
+    ($($(#[$doc:meta])* pub struct $name:ident { $($(#[$field_doc:meta])* pub $field:ident: $type:ty,)* })*) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+        #[serde(default, rename_all = "camelCase")]
+        pub struct $name {
+            $($(#[$field_doc])* pub $field: $type,)*
+            /// A field that is not known.
+            #[serde(flatten)]
+            pub unknown: Unknown,
+        }
+    )*};
+}
+
+/// The first by name of the fields that are not known, if there are any.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Unknown(pub Option<Box<str>>);
+
+impl<'de> Deserialize<'de> for Unknown {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let all = BTreeMap::<Box<str>, IgnoredAny>::deserialize(deserializer)?;
+        Ok(Self(all.into_keys().next()))
+    }
+}
+
 type Text = Box<str>;
 type List<T> = Vec<T>;
 
@@ -47,10 +73,11 @@ use ingress_core::Kind;
 use k8s_openapi::ClusterResourceScope;
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use serde::Deserialize;
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, IgnoredAny};
+use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 

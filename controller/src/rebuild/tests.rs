@@ -3,10 +3,11 @@ use crate::cluster::parse_documents;
 use crate::metrics::testing::{metrics, value};
 use crate::update::testing::{ingress, key};
 use crate::update::{Name, Object};
+use ingress_core::listener::Listener;
 use ingress_core::route::RuleIndex;
 use ingress_core::{
-    Backend, BackendAddress, BackendProtocol, HostPattern, PathMatch, Reader, Route, RouteTable, ServicePort,
-    Slot, Unavailable, VirtualHost,
+    Backend, BackendAddress, BackendProtocol, CertifiedKey, HostPattern, PathMatch, Reader, Route,
+    RouteTable, Scope, ServicePort, Slot, Unavailable, VirtualHost,
 };
 use prometheus::Registry;
 use serde_json::json;
@@ -56,11 +57,28 @@ impl Translate for Fake {
             changed,
             outcomes,
             route_count: names.len(),
-            listeners: Arc::default(),
+            listeners: Arc::new(names.iter().filter_map(|name| of_port(name)).collect()),
             gateway_route_counts: [0, 0, 0],
             writes: Vec::new(),
         }
     }
+}
+
+/// What `port-PORT-TIME` has a Gateway listen to, with a certificate that ends then.
+fn of_port(name: &str) -> Option<(Scope, Arc<Listener>)> {
+    let (port, not_after) = name.strip_prefix("port-")?.split_once('-')?;
+    let certified = CertifiedKey {
+        chain: vec![],
+        key: rustls_pki_types::PrivateKeyDer::Pkcs8(vec![0].into()),
+        not_after: not_after.parse().ok()?,
+        fingerprint: [0; 32],
+        source: ResourceRef::new(Kind::Secret, "infra", name),
+        native: Slot::new(),
+    };
+    let mut certs = CertStore::default();
+    certs.insert(&HostPattern::Any, Arc::new(certified));
+    let scope = Scope { address: None, port: port.parse().ok()? };
+    Some((scope, Arc::new(Listener { tls: true, certs: Arc::new(certs), ..Listener::default() })))
 }
 
 fn route(name: &str) -> Arc<Route> {
@@ -158,6 +176,21 @@ async fn settle() {
 
 async fn quiet() {
     tokio::time::sleep(Duration::from_secs(5)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn certificates_of_gateways_are_measured_as_well() {
+    let bench = bench(&[part(Kind::Ingress)]);
+    let first = ["port-443-5", "port-8443-6"].map(ingress);
+    bench.send(list(Kind::Ingress, first.into())).await;
+    quiet().await;
+    let of = |name: &str| {
+        value(&bench.registry, "certificate_not_after_timestamp_seconds", &[&format!("infra/{name}")])
+    };
+    assert_eq!((of("port-443-5"), of("port-8443-6")), (Some(5.0), Some(6.0)));
+    bench.remove("port-443-5").await;
+    quiet().await;
+    assert_eq!((of("port-443-5"), of("port-8443-6")), (None, Some(6.0)));
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,6 +1,6 @@
 //! GRPCRoutes, in the words that both kinds of HTTP routes have in common.
 
-use super::route::{MatchView, RuleView, View, every_path};
+use super::route::{MatchView, RuleView, View, every_path, unknown};
 use crate::cluster::gateway::{GrpcMatch, GrpcRouteObject};
 use crate::finding::quoted;
 use ingress_core::route::regex::Pattern;
@@ -58,11 +58,12 @@ impl<'a> From<&'a GrpcMatch> for MatchView<'a> {
                 Err(format!("type {} is not supported, Exact and RegularExpression are", quoted(other)))
             }
         };
-        Self {
-            path: path.map_err(|message| (".method", message)),
-            method: None,
-            headers: &wanted.headers,
-            query: &[],
-        }
+        let in_method = method.and_then(|method| method.unknown.0.as_deref());
+        let path = match (wanted.unknown.0.as_deref(), in_method) {
+            (Some(field), _) => Err(("", unknown(field))),
+            (None, Some(field)) => Err((".method", unknown(field))),
+            (None, None) => path.map_err(|message| (".method", message)),
+        };
+        Self { path, method: None, headers: &wanted.headers, query: &[] }
     }
 }

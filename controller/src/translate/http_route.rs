@@ -1,7 +1,7 @@
 //! HTTPRoutes, in the words that both kinds of HTTP routes have in common.
 
-use super::route::{MatchView, RuleView, View, every_path};
-use crate::cluster::gateway::{HttpMatch, HttpRouteObject, TypedValue};
+use super::route::{MatchView, RuleView, View, every_path, unknown};
+use crate::cluster::gateway::{HttpMatch, HttpRouteObject, TypedValue, Unknown};
 use crate::finding::quoted;
 use ingress_core::{Kind, PathMatch};
 
@@ -29,7 +29,8 @@ impl<'a> From<&'a HttpMatch> for MatchView<'a> {
     fn from(wanted: &'a HttpMatch) -> Self {
         let path = match &wanted.path {
             None => Ok(every_path()),
-            Some(TypedValue { kind, value }) => {
+            Some(TypedValue { unknown: Unknown(Some(field)), .. }) => Err(unknown(field)),
+            Some(TypedValue { kind, value, .. }) => {
                 let value = value.as_deref().unwrap_or("/");
                 match kind.as_deref().unwrap_or("PathPrefix") {
                     "Exact" => PathMatch::exact(value).map_err(|e| format!("{}: {e}", quoted(value))),
@@ -44,11 +45,10 @@ impl<'a> From<&'a HttpMatch> for MatchView<'a> {
                 }
             }
         };
-        Self {
-            path: path.map_err(|message| (".path", message)),
-            method: wanted.method.as_deref(),
-            headers: &wanted.headers,
-            query: &wanted.query_params,
-        }
+        let path = match &wanted.unknown {
+            Unknown(Some(field)) => Err(("", unknown(field))),
+            Unknown(None) => path.map_err(|message| (".path", message)),
+        };
+        Self { path, method: wanted.method.as_deref(), headers: &wanted.headers, query: &wanted.query_params }
     }
 }

@@ -51,6 +51,11 @@ pub(super) fn every_path() -> PathMatch {
     PathMatch::Prefix(Box::default())
 }
 
+/// What is said of a field of a match that is not known: it could narrow what fits.
+pub(super) fn unknown(field: &str) -> String {
+    format!("field {} is not supported", quoted(field))
+}
+
 /// What a route declares.
 #[derive(Default)]
 pub(super) struct DeclaredRoute {

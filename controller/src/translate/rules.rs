@@ -6,7 +6,7 @@ use super::client_certificate::Shown;
 use super::filter;
 use super::gateway::Gateways;
 use super::ingress::{Shared, index};
-use super::route::{DeclaredRoute, MatchView, Placed, Reading, RuleView, Usable, View, every_path};
+use super::route::{DeclaredRoute, MatchView, Placed, Reading, RuleView, Usable, View, every_path, unknown};
 use crate::cluster::Key;
 use crate::cluster::gateway::{BackendRef, HttpFilter, NamedValue};
 use crate::finding::{Findings, Reason, quoted};
@@ -349,6 +349,9 @@ fn conditions(wanted: &MatchView<'_>) -> Result<Conditions, (&'static str, Strin
 }
 
 fn value(wanted: &NamedValue) -> Result<ValueMatch, String> {
+    if let Some(field) = &wanted.unknown.0 {
+        return Err(unknown(field));
+    }
     match wanted.kind.as_deref().unwrap_or("Exact") {
         "Exact" => Ok(ValueMatch::Exact(wanted.value.clone())),
         "RegularExpression" => Pattern::new(&wanted.value)

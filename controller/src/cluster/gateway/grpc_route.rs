@@ -2,7 +2,7 @@
 
 use super::http_route::{HttpFilter, NamedValue};
 use super::route::{BackendRef, ParentRef};
-use super::{List, Present, Text};
+use super::{List, Present, Text, Unknown};
 use serde::Deserialize;
 
 fields! {
@@ -29,7 +29,9 @@ fields! {
         /// Stickiness: not implemented.
         pub session_persistence: Option<Present>,
     }
+}
 
+whole_fields! {
     /// One match of calls.
     pub struct GrpcMatch {
         /// The call's method.

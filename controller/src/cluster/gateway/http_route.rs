@@ -1,7 +1,7 @@
 //! HTTPRoutes.
 
 use super::route::{BackendRef, ParentRef};
-use super::{List, Present, Text};
+use super::{List, Present, Text, Unknown};
 use serde::Deserialize;
 
 fields! {
@@ -32,7 +32,9 @@ fields! {
         /// Stickiness: not implemented.
         pub session_persistence: Option<Present>,
     }
+}
 
+whole_fields! {
     /// One match: all of it must fit.
     pub struct HttpMatch {
         /// Path; absent: every path.
@@ -64,7 +66,9 @@ fields! {
         /// Its value.
         pub value: Text,
     }
+}
 
+fields! {
     /// `timeouts` of a rule.
     pub struct HttpTimeouts {
         /// For the whole answer.

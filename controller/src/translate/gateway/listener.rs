@@ -314,6 +314,7 @@ impl Look<'_> {
         const INVALID: &str = "InvalidCertificateRef";
         let refs = spec.tls.as_ref().map(|tls| &*tls.certificate_refs).unwrap_or_default();
         let mut first = None;
+        let mut expired = Vec::new();
         let mut wrong = |reason, at: Option<usize>, message: String| {
             let field = match at {
                 Some(j) => field(&format!(".tls.certificateRefs[{j}]")),
@@ -327,9 +328,18 @@ impl Look<'_> {
         }
         for (j, reference) in refs.iter().enumerate() {
             match self.referenced((owner.kind, &owner.key.namespace), reference, INVALID) {
-                Ok(read) => first = first.or(Some(read)),
+                Ok(read) => {
+                    if read.not_after < self.now {
+                        expired.push((j, format!("the certificate in {} has expired", read.source)));
+                    }
+                    first = first.or(Some(read));
+                }
                 Err((reason, message)) => wrong(reason, Some(j), message),
             }
+        }
+        // it is served all the same
+        for (j, message) in expired {
+            findings.add(Reason::CertificateExpired, field(&format!(".tls.certificateRefs[{j}]")), message);
         }
         first.filter(|_| {
             steps.resolved.as_ref().err().is_none_or(|(reason, _)| *reason == "InvalidRouteKinds")

@@ -298,6 +298,10 @@ fn a_match_that_cannot_be_honoured_installs_nothing() {
         "{headers: [{type: RegularExpression, name: a, value: '('}]}",
         "{queryParams: [{type: Glob, name: a, value: x}]}",
         "{method: 'A B'}",
+        "{header: [{name: a, value: x}]}",
+        "{path: {value: /, typ: Exact}}",
+        "{headers: [{name: a, value: x, kind: Exact}]}",
+        "{queryParams: [{name: a, value: x, later: y}]}",
     ] {
         let bench = bench_with(&format!("rules: [{{matches: [{bad}], {WEB}}}]"));
         assert_eq!(bench.at("x.example.com", "/"), None, "{bad}");
@@ -308,6 +312,35 @@ fn a_match_that_cannot_be_honoured_installs_nothing() {
                 .iter()
                 .any(|o| o.findings.iter().any(|f| f.reason == Reason::UnsupportedMatch))
         );
+    }
+}
+
+#[test]
+fn a_match_of_calls_that_cannot_be_honoured_installs_nothing() {
+    for (bad, at) in [
+        ("{method: {type: Glob, service: a}}", ".method"),
+        ("{method: {service: a, name: B}}", ".method"),
+        ("{method: {method: 'a/b'}}", ".method"),
+        ("{header: [{name: a, value: x}]}", ""),
+        ("{headers: [{name: 'a b', value: x}]}", ".headers"),
+        ("{headers: [{name: a, value: x, kind: Exact}]}", ".headers"),
+    ] {
+        let of = |matches: &str| {
+            let rules = format!("rules: [{{matches: [{matches}], {WEB}}}]");
+            bench(&[&route("g", &rules).replace("HTTPRoute", "GRPCRoute")])
+        };
+        let condition = |bench: &Bench, kind| bench.condition("GRPCRoute/g", "/parents/0", kind);
+        let none = of(bad);
+        assert_eq!(none.at("x.example.com", "/a/B"), None, "{bad}");
+        is(condition(&none, "Accepted").unwrap(), "False", "UnsupportedValue");
+        let findings: Vec<_> = none.last.outcomes.iter().flat_map(|o| o.findings.iter()).collect();
+        assert_eq!(findings.len(), 1, "{findings:?}");
+        assert_eq!(findings[0].reason, Reason::UnsupportedMatch);
+        assert_eq!(*findings[0].field, *format!("spec.rules[0].matches[0]{at}"));
+        let part = of(&format!("{bad}, {{method: {{service: good}}}}"));
+        assert_eq!(part.at("x.example.com", "/a/B"), None, "{bad}");
+        assert!(part.at("x.example.com", "/good/Any").is_some());
+        is(condition(&part, "PartiallyInvalid").unwrap(), "True", "UnsupportedValue");
     }
 }
 
@@ -446,12 +479,24 @@ fn listeners_that_are_not_supported_say_why_and_others_go_on() {
             "InvalidRouteKinds",
         ),
     ] {
-        let listeners = format!("{{name: good, port: 80, protocol: HTTP, {ALL}}}, {{name: bad, {listener}}}");
-        let bench = bench(&[&gateway(&listeners), &plain("r", "a.example.com")]);
+        // whoever wants may attach to it, and somebody does
+        let all = if listener.contains("allowedRoutes") { "" } else { ALL };
+        let listeners = format!(
+            "{{name: good, port: 80, protocol: HTTP, hostname: a.example.com, {ALL}}}, {{name: bad, {listener}, {all}}}"
+        );
+        let spec =
+            format!("{{parentRefs: [{{name: gw, namespace: infra, sectionName: bad}}], rules: [{{{WEB}}}]}}");
+        let listeners = listeners.replace(", }", "}");
+        let bench = bench(&[&gateway(&listeners), &plain("r", "a.example.com"), &route("to-bad", &spec)]);
         is(bench.of_listener(1, condition), "False", reason);
+        let programmed = if reason == "ProtocolConflict" { reason } else { "Invalid" };
+        is(bench.of_listener(1, "Programmed"), "False", programmed);
         is(bench.of_listener(0, "Programmed"), "True", "Programmed");
-        assert!(bench.at("a.example.com", "/").is_some(), "{listener}");
-        assert!(bench.found(443, "a.example.com", "/").is_none(), "{listener}");
+        assert_eq!(bench.at("a.example.com", "/").as_deref(), Some("httproute/r"), "{listener}");
+        for port in [80, 81, 443, 8080] {
+            assert!(bench.found(port, "h.example.com", "/").is_none(), "{listener} on {port}");
+        }
+        assert_eq!(bench.last.gateway_route_counts, [1, 0, 0], "{listener}");
     }
 }
 
@@ -672,9 +717,11 @@ fn each_gateway_has_an_address_and_keeps_it() {
     assert_eq!((&*status, &*reason), ("False", "AddressNotUsable"));
 }
 mod client_certificates;
+mod conditions;
 mod gateways;
 mod listener_sets;
 mod losses;
+mod order;
 mod rivals;
 mod tls_routes;
 

@@ -303,9 +303,12 @@ fn what_is_spoken_inside_of_tls_is_what_the_service_says() {
         let bench = bench(&[&service, &to_tls(), &policy("p", 1, "", system)]);
         assert_eq!(bench.backend("/two").protocol, protocol, "{app}");
     }
-    let calls =
-        to_tls().replace("HTTPRoute", "GRPCRoute").replace("\"/one\"", "null").replace("\"/two\"", "null");
-    let bench = bench(&[TLS, &policy("p", 1, "", system), &calls]);
+    let mut calls: Value = serde_json::from_str(&to_tls()).unwrap();
+    calls["kind"] = "GRPCRoute".into();
+    for rule in calls["spec"]["rules"].as_array_mut().unwrap() {
+        rule["matches"] = json!([]);
+    }
+    let bench = bench(&[TLS, &policy("p", 1, "", system), &calls.to_string()]);
     assert_eq!(bench.backend("/any").protocol, BackendProtocol::Grpcs);
 }
 
