@@ -73,6 +73,27 @@ fn of_a_wildcard_what_is_left_counts() {
     is(of(&bench, "TLSRoute/t", 0, "Accepted"), "True", "Accepted");
 }
 
+/// Where an Ingress that is older still has names of one label, the route is served at these beside it.
+#[test]
+fn what_an_older_ingress_leaves_of_a_wildcard_counts_as_it_comes_and_goes() {
+    let passing = gateway(PASS).replace("name: gw", "name: passing");
+    let mut passed: Value = serde_json::from_str(&tls_route("t", 3, "'*.example.com'")).unwrap();
+    passed["spec"]["parentRefs"][0]["name"] = "passing".into();
+    let mut bench = prepared(&[
+        &asking("one", 1, &https("h", 443, "*.example.com"), ""),
+        &passing,
+        &passed.to_string(),
+        &on("r", "one", 5, "*.example.com"),
+    ]);
+    for _ in 0..2 {
+        is(of(&bench, "HTTPRoute/r", 0, "Accepted"), "False", "HostnameConflict");
+        bench.add(&ingress("i", "2020-01-01T00:00:01Z", "*.example.com"));
+        assert!(bench.found(443, "a.example.com", "/r").is_some_and(|route| &*route.source.name == "r"));
+        is(of(&bench, "HTTPRoute/r", 0, "Accepted"), "True", "Accepted");
+        bench.remove(Kind::Ingress, "shop", "i");
+    }
+}
+
 #[test]
 fn each_parent_has_its_own_answer() {
     // a route of all hosts at port 443, where its host is passed on for an older one, and at port 80
