@@ -810,6 +810,10 @@ mod tests {
         assert!(s.translate.gateway_api && s.translate.gateway_addresses.is_empty());
         assert_eq!(s.translate.gateway_listener_ports, [80, 443]);
         assert!(s.proxy.gateway_ports.is_empty());
+        // What the process itself listens to opens no listener.
+        let s = parsed(&["--http-port=8080", "--https-port=8443", "--metrics-port=9091"]).unwrap();
+        assert_eq!(s.translate.gateway_listener_ports, [80, 443]);
+        assert!(s.proxy.gateway_ports.is_empty());
         let s =
             parsed(&["--gateway-listener-ports=8443, 80,8080,8080", "--gateway-addresses=192.0.2.1, ::1"])
                 .unwrap();

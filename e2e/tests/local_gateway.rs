@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use common::gateway::{GROUP, gateway, http, object, object_in, route, to};
 use common::{Ingress, NAMESPACE, serve_with, service, service_in, service_object, slice};
 use ingress_e2e::client::{self, H2Conn, RawConn, Response};
 use ingress_e2e::h2_origin::{H2Origin, answer};
@@ -14,38 +15,6 @@ use ingress_e2e::pki::{Ca, KeyKind, Leaf, LeafOptions, tls_secret_yaml};
 use ingress_e2e::product::Product;
 use ingress_e2e::{DEADLINE, eventually};
 use serde_json::{Value, json};
-
-const GROUP: &str = "gateway.networking.k8s.io";
-
-fn object(kind: &str, name: &str, spec: Value) -> String {
-    object_in(NAMESPACE, kind, name, spec)
-}
-
-fn object_in(namespace: &str, kind: &str, name: &str, spec: Value) -> String {
-    let metadata = json!({"namespace": namespace, "name": name});
-    json!({"apiVersion": format!("{GROUP}/v1"), "kind": kind, "metadata": metadata, "spec": spec}).to_string()
-}
-
-/// A class, and a Gateway `gw` with these listeners.
-fn gateway(listeners: Value) -> [String; 2] {
-    let class = json!({"controllerName": "tak-os.org/gateway-controller"});
-    let spec = json!({"gatewayClassName": "tak-os", "listeners": listeners});
-    [object("GatewayClass", "tak-os", class), object("Gateway", "gw", spec)]
-}
-
-fn http() -> Value {
-    json!([{"name": "http", "port": 80, "protocol": "HTTP"}])
-}
-
-/// An HTTPRoute on `gw` for this host.
-fn route(name: &str, host: &str, rules: Value) -> String {
-    let spec = json!({"parentRefs": [{"name": "gw"}], "hostnames": [host], "rules": rules});
-    object("HTTPRoute", name, spec)
-}
-
-fn to(service: &str) -> Value {
-    json!([{"name": service, "port": 80}])
-}
 
 /// A product with two echo servers, `one` and `two`, and these objects beside a Gateway with an HTTP listener.
 async fn with(objects: impl IntoIterator<Item = String>) -> (Product, [Origin; 2]) {
@@ -279,7 +248,8 @@ async fn a_connection_serves_the_hosts_of_its_own_listener_alone() {
         // an Ingress's host is no listener's
         Ingress::new("own").prefix("own.example.com", "/", "two").set("ssl-redirect", "false").yaml(),
     ];
-    let (product, _origins) = with_listeners(listeners, objects).await;
+    let (product, origins) = with_listeners(listeners, objects).await;
+    let own = |sni: &str| sni.to_lowercase();
     for (sni, host, status) in [
         ("a.example.com", "a.example.com", 200),
         ("A.example.com", "a.example.com:443", 200),
@@ -293,6 +263,14 @@ async fn a_connection_serves_the_hosts_of_its_own_listener_alone() {
     ] {
         let answer = client::tls_get(product.https(), sni, host, "/", None).await;
         assert_eq!(answer.status, status, "{host} on a connection for {sni}");
+        // A client that shares HTTP/2 connections asks for one host after the other.
+        let conn = H2Conn::connect_tls(product.https(), sni).await.unwrap();
+        assert_eq!(conn.get(&own(sni), "/").await.unwrap().status, 200, "HTTP/2, {sni}");
+        let before: usize = origins.iter().map(Origin::requests).sum();
+        assert_eq!(conn.get(host, "/").await.unwrap().status, status, "HTTP/2, {host} for {sni}");
+        let arrived = origins.iter().map(Origin::requests).sum::<usize>() - before;
+        assert_eq!(arrived, usize::from(status == 200), "{host} on a connection for {sni}");
+        assert_eq!(conn.get(&own(sni), "/").await.unwrap().status, 200, "the connection stays what it was");
     }
 }
 
@@ -496,6 +474,53 @@ async fn further_ports_speak_what_their_listeners_say() {
     let closed = client::raw(nobody, "GET / HTTP/1.1\r\nHost: a.example.com\r\n\r\n").await;
     assert!(closed.is_empty(), "{}", String::from_utf8_lossy(&closed));
     assert_eq!(client::get(plain, "a.example.com", "/").await.status, 200);
+}
+
+#[tokio::test]
+async fn the_ports_of_the_process_open_no_listener() {
+    let held = [(); 2].map(|()| TcpListener::bind(("127.0.0.1", 0)).unwrap());
+    let [plain, tls] = held.each_ref().map(|socket| socket.local_addr().unwrap());
+    drop(held);
+    let ca = Ca::new();
+    let leaf = ca.leaf(&["*.example.com"], KeyKind::EcP256Sec1);
+    let (of, certificate) = (json!([{"name": "tls"}]), tls_secret_yaml(NAMESPACE, "tls", &leaf));
+    let listener = |name: &str, port: u16, protocol: &str| {
+        let mut listener = json!({"name": name, "port": port, "protocol": protocol});
+        if protocol == "HTTPS" {
+            listener["tls"] = json!({"certificateRefs": of});
+        }
+        listener
+    };
+    let listeners = json!([
+        listener("http", 80, "HTTP"),
+        listener("https", 443, "HTTPS"),
+        listener("own-http", plain.port(), "HTTP"),
+        listener("own-https", tls.port(), "HTTPS"),
+    ]);
+    let attached = |section: &str| {
+        let spec = json!({
+            "parentRefs": [{"name": "gw", "sectionName": section}],
+            "hostnames": [format!("{section}.example.com")],
+            "rules": [{"backendRefs": to("one")}],
+        });
+        object("HTTPRoute", section, spec)
+    };
+    let one = Origin::echo().await.named("one");
+    let objects = [service("one", &[one.addr()]), certificate];
+    let routes = ["http", "https", "own-http", "own-https"].map(attached);
+    let documents = objects.into_iter().chain(gateway(listeners)).chain(routes);
+    let flags = [format!("--http-port={}", plain.port()), format!("--https-port={}", tls.port())];
+    let product = serve_with(documents, &flags.each_ref().map(String::as_str)).await;
+    assert_eq!((product.http(), product.https()), (plain, tls));
+    for (host, over_http, over_tls) in [
+        ("http.example.com", 200, 404),
+        ("https.example.com", 404, 200),
+        ("own-http.example.com", 404, 404),
+        ("own-https.example.com", 404, 404),
+    ] {
+        assert_eq!(client::get(plain, host, "/").await.status, over_http, "{host}");
+        assert_eq!(client::tls_get(tls, host, host, "/", None).await.status, over_tls, "{host}");
+    }
 }
 
 #[tokio::test]

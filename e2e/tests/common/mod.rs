@@ -3,6 +3,7 @@
 //! Every document is JSON, which is YAML and needs no care for quoting.
 #![allow(dead_code)] // each test binary uses a part of it
 
+pub mod gateway;
 pub mod h2;
 
 use std::net::SocketAddr;
