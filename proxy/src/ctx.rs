@@ -9,10 +9,10 @@ use crate::policy::auth::Identity;
 use crate::policy::rate_limit::InFlight;
 use crate::respond::Rejection;
 use crate::streams::Stream;
-use crate::upstream::{MAX_TRIES, MOST_TRIES};
+use crate::upstream::MOST_TRIES;
 use crate::via::Via;
 use http::{HeaderName, HeaderValue};
-use ingress_core::{Backend, OAuthRoutes, Route, WeightedBackend};
+use ingress_core::{Backend, OAuthRoutes, Retry, Route, WeightedBackend};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -36,6 +36,8 @@ pub struct RequestCtx {
     pub again: bool,
     /// The next attempt waits for a moment.
     pub paused: bool,
+    /// What is to be copied for mirrors was decided.
+    pub mirrored: bool,
     /// The request's copies for mirrors, while its body comes in.
     pub copies: Option<Box<Copies>>,
     /// The routes of the host that have built-in OAuth.
@@ -54,6 +56,8 @@ pub struct RequestCtx {
     pub peer: Option<SocketAddr>,
     /// Attempts so far.
     pub tries: u8,
+    /// Those among them that a kept connection cost which turned out to be closed.
+    pub stale: u8,
     /// The attempt ended before any byte of the request went out.
     pub nothing_sent: bool,
     /// When the last attempt began.
@@ -97,6 +101,7 @@ impl RequestCtx {
             deadline: None,
             again: false,
             paused: false,
+            mirrored: false,
             copies: None,
             oauth: None,
             identity: None,
@@ -106,6 +111,7 @@ impl RequestCtx {
             keepalive: None,
             peer: None,
             tries: 0,
+            stale: 0,
             nothing_sent: false,
             attempt: None,
             connect_time: None,
@@ -157,6 +163,15 @@ impl RequestCtx {
         }
     }
 
+    /// Nobody is waited for before the next attempt.
+    pub fn release_clock(&self) {
+        match (&self.clock, &self.conn) {
+            (Some(clock), _) => clock.release(),
+            (None, Some(conn)) => conn.clock().release(),
+            (None, None) => {}
+        }
+    }
+
     /// Whether client and backend have both been silent for too long.
     pub fn silent(&self) -> bool {
         self.clock.as_ref().is_some_and(|clock| clock.expired())
@@ -189,11 +204,18 @@ impl RequestCtx {
         }
     }
 
-    /// How often the request may be tried, the first time included.
-    pub fn tries_allowed(&self) -> u8 {
-        let retry = self.route.as_ref().and_then(|route| route.actions.as_ref()?.retry.as_ref());
-        retry.map_or(MAX_TRIES, |retry| {
-            u8::try_from(retry.attempts).unwrap_or(u8::MAX).saturating_add(1).clamp(MAX_TRIES, MOST_TRIES)
+    /// What the route's rule says of further attempts.
+    pub fn retry(&self) -> Option<&Retry> {
+        self.route.as_ref()?.actions.as_ref()?.retry.as_ref()
+    }
+
+    /// Whether the route's `retry` leaves another attempt, and the time for the whole request the pause
+    /// before it.
+    pub fn another_try(&self) -> bool {
+        self.retry().is_some_and(|retry| {
+            u32::from(self.tries.saturating_sub(self.stale)) <= retry.attempts
+                && self.tries < MOST_TRIES
+                && self.left().is_none_or(|left| left > retry.backoff)
         })
     }
 

@@ -78,6 +78,11 @@ pub fn begin(ctx: &RequestCtx, head: &RequestHeader, random: impl Fn() -> u64) -
 }
 
 impl Copies {
+    /// The body comes once more from its beginning.
+    pub fn restart(&mut self) {
+        self.body.clear();
+    }
+
     /// A piece of the body. False: it is too long, there will be no copy.
     pub fn take(&mut self, piece: &Bytes) -> bool {
         let fits = self.body.len() + piece.len() <= MAX_BODY;

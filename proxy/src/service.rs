@@ -16,7 +16,7 @@ use crate::respond::{self, Rejection, Reply};
 use crate::select::{self, Selected};
 use crate::streams::{Full, SMALL};
 use crate::strict::{Facts, check_target};
-use crate::upstream::{self, MAX_TRIES};
+use crate::upstream::{self, MAX_TRIES, MOST_TRIES};
 use crate::via::Via;
 use crate::{Shared, filter, headers, mirror, trust};
 use bytes::Bytes;
@@ -188,14 +188,8 @@ impl Gateway {
     /// Whether the backend's answer is one on which the route tries again, and can: the request's body
     /// is in memory as a whole.
     fn send_again(&self, session: &mut Session, status: StatusCode, ctx: &mut RequestCtx) -> bool {
-        let retry = ctx.route.as_ref().and_then(|route| route.actions.as_ref()?.retry.as_ref());
-        let wanted = retry
-            .is_some_and(|retry| retry.codes.contains(&status) && u32::from(ctx.tries) <= retry.attempts);
-        ctx.again = wanted
-            && ctx.tries < ctx.tries_allowed()
-            && !ctx.overdue()
-            && !session.as_ref().retry_buffer_truncated()
-            && session.as_downstream_mut().is_body_done();
+        let wanted = ctx.retry().is_some_and(|retry| retry.codes.contains(&status));
+        ctx.again = wanted && ctx.another_try() && replayable(session);
         ctx.paused = ctx.again;
         ctx.again
     }
@@ -337,6 +331,20 @@ struct Judged {
     endpoint: Option<Endpoint>,
 }
 
+/// Whether the request's body is in memory as a whole.
+fn replayable(session: &mut Session) -> bool {
+    !session.as_ref().retry_buffer_truncated() && session.as_downstream_mut().is_body_done()
+}
+
+/// Whether an attempt of a rule with `retry` came to an end before the backend had answered, so that
+/// another one may be made, whatever the method is: who writes `retry` allows it.
+fn unanswered(session: &mut Session, e: &Error, ctx: &RequestCtx) -> bool {
+    ctx.rejection.is_none()
+        && ctx.upstream_status.is_none()
+        && (ctx.silent() || upstream::broken(e))
+        && replayable(session)
+}
+
 /// The answer of the route's filters, if they have one.
 fn filtered(request: &RequestHeader, ctx: &RequestCtx, authority: &HeaderValue) -> Option<Verdict> {
     let route = ctx.route.as_ref().filter(|route| route.actions.is_some())?;
@@ -404,9 +412,10 @@ impl Hooks for Gateway {
         {
             self.shared.metrics.retried(route);
             if std::mem::take(&mut ctx.paused)
-                && let Some(retry) = route.actions.as_ref().and_then(|actions| actions.retry.as_ref())
+                && let Some(backoff) = ctx.retry().map(|retry| retry.backoff)
             {
-                tokio::time::sleep(retry.backoff.min(ctx.left().unwrap_or(Duration::MAX))).await;
+                ctx.release_clock();
+                tokio::time::sleep(backoff.min(ctx.left().unwrap_or(Duration::MAX))).await;
             }
         }
         match upstream::peer(&self.shared, ctx, upgrade).await {
@@ -428,11 +437,14 @@ impl Hooks for Gateway {
             return Err(failure(Rejection::Tls, ctx));
         }
         // What may be sent twice is tried again when a kept connection turns out to be gone. What may
-        // not be is worth a look before anything is sent.
-        if reused && !session.req_header().method.is_idempotent() && upstream::closed_by_backend(fd) {
+        // not be is worth a look before anything is sent, and so is what a rule counts.
+        let counts = ctx.retry().is_some();
+        let once = counts || !session.req_header().method.is_idempotent();
+        if reused && once && upstream::closed_by_backend(fd) {
             let mut gone = Error::new_up(ErrorType::ConnectionClosed);
-            gone.set_retry(ctx.tries < MAX_TRIES);
+            gone.set_retry(ctx.tries < if counts { MOST_TRIES } else { MAX_TRIES });
             ctx.nothing_sent = true;
+            ctx.stale += 1;
             return Err(gone);
         }
         let now = Instant::now();
@@ -450,7 +462,9 @@ impl Hooks for Gateway {
     ) -> Result<()> {
         // The rest was done once, in `headers::rebuild`.
         filter::edit_request(ctx, request)?;
-        if ctx.tries == 1 && !ctx.upgrade {
+        if let Some(copies) = &mut ctx.copies {
+            copies.restart();
+        } else if !std::mem::replace(&mut ctx.mirrored, true) && !ctx.upgrade {
             ctx.copies = mirror::begin(ctx, request, random);
             if session.as_downstream_mut().is_body_done()
                 && let Some(copies) = ctx.copies.take()
@@ -618,9 +632,14 @@ impl Hooks for Gateway {
         {
             self.shared.resolver.mark_stale(name);
         }
-        // Nothing was sent, so any method may try again; a connect that timed out has used its budget.
+        // Nothing was sent, so any method may try again; without a `retry`, a connect that timed out has
+        // used its budget.
         let timed_out = matches!(e.etype(), ErrorType::ConnectTimedout | ErrorType::TLSHandshakeTimedout);
-        e.set_retry(!timed_out && ctx.tries < MAX_TRIES);
+        ctx.paused = ctx.another_try();
+        e.set_retry(match ctx.retry() {
+            Some(_) => ctx.paused,
+            None => !timed_out && ctx.tries < MAX_TRIES,
+        });
         e
     }
 
@@ -640,14 +659,16 @@ impl Hooks for Gateway {
             return e;
         }
         let repeatable = session.req_header().method.is_idempotent() || upstream::unprocessed(&e);
-        if !repeatable
-            || session.as_ref().retry_buffer_truncated()
-            || ctx.tries >= MAX_TRIES
-            || upstream::answer_begun(&e)
-        {
+        if !repeatable || session.as_ref().retry_buffer_truncated() || upstream::answer_begun(&e) {
             e.set_retry(false);
         } else {
             e.retry.decide_reuse(client_reused);
+        }
+        if ctx.retry().is_some() {
+            ctx.paused = ctx.another_try() && (e.retry() || unanswered(session, &e, ctx));
+            e.set_retry(ctx.paused);
+        } else if ctx.tries >= MAX_TRIES {
+            e.set_retry(false);
         }
         e
     }

@@ -16,10 +16,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Attempts for one request, the first included.
+/// Attempts for one request of a route without `retry`, the first included.
 pub const MAX_TRIES: u8 = 3;
 
-/// The same where a route says how often.
+/// Attempts for any request.
 pub const MOST_TRIES: u8 = 11;
 
 /// Bound for a name look-up where the route has no connect timeout.
@@ -55,6 +55,8 @@ pub async fn peer(shared: &Shared, ctx: &mut RequestCtx, upgrade: bool) -> Resul
     ctx.peer = Some(address);
     ctx.attempt = Some(began);
     ctx.connected = None;
+    ctx.upstream_status = None;
+    ctx.response_time = None;
 
     let timeouts = &Timeouts { connect, ..*timeouts };
     let mut peer = Box::new(bare_peer(shared, &backend, address, timeouts));
@@ -254,6 +256,16 @@ pub fn unprocessed(error: &Error) -> bool {
 pub fn answer_begun(error: &Error) -> bool {
     let read = error.context.as_ref().and_then(|c| c.as_str().rsplit_once("bytes already read: "));
     read.is_some_and(|(_, bytes)| bytes != "0")
+}
+
+/// Whether the connection broke, or the backend was silent for too long. A stream that an HTTP/2 backend
+/// has ended counts as a connection.
+pub fn broken(error: &Error) -> bool {
+    let reset = || error.root_cause().downcast_ref::<h2::Error>().is_some_and(h2::Error::is_remote);
+    match cause(error, true) {
+        Rejection::Reset | Rejection::BackendTimeout => true,
+        _ => *error.esource() == ErrorSource::Upstream && *error.etype() == ErrorType::H2Error && reset(),
+    }
 }
 
 /// Whether a stream of ours, or the kernel, gave up waiting for the peer.

@@ -59,11 +59,12 @@ pub struct Actions {
     pub request_timeout: Option<Duration>,
     /// From the choice of an endpoint to the backend's response head, for each attempt: 504.
     pub backend_request_timeout: Option<Duration>,
-    /// Attempts after the first.
+    /// Attempts after the first. `None`: the few that any route has.
     pub retry: Option<Retry>,
 }
 
-/// When a request that failed is sent again. Only one whose body is in memory as a whole is.
+/// How often a request that failed is sent again: one that got a code below, none at all, or no connection.
+/// Only one whose body is in memory as a whole is, whatever its method.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Retry {
     /// How often, at most.
