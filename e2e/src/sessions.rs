@@ -5,7 +5,8 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::{Arc, Mutex};
 
 use openssl::ssl::{
-    SslConnector, SslMethod, SslSession, SslSessionCacheMode, SslStream, SslVerifyMode, SslVersion,
+    SslConnector, SslMethod, SslOptions, SslSession, SslSessionCacheMode, SslStream, SslVerifyMode,
+    SslVersion,
 };
 
 use crate::DEADLINE;
@@ -20,9 +21,19 @@ pub struct SessionClient {
 impl SessionClient {
     /// Of this one version of TLS; with a certificate, which it shows where it is asked for one.
     pub fn new(version: SslVersion, leaf: Option<&Leaf>) -> Self {
+        Self::with(version, leaf, SslOptions::empty())
+    }
+
+    /// One of TLS 1.2 that takes no tickets: whoever wants to resume its sessions must keep them.
+    pub fn without_tickets() -> Self {
+        Self::with(SslVersion::TLS1_2, None, SslOptions::NO_TICKET)
+    }
+
+    fn with(version: SslVersion, leaf: Option<&Leaf>, options: SslOptions) -> Self {
         let sessions = Arc::<Mutex<Vec<SslSession>>>::default();
         let mut builder = SslConnector::builder(SslMethod::tls_client()).unwrap();
         builder.set_verify(SslVerifyMode::NONE);
+        builder.set_options(options);
         builder.set_min_proto_version(Some(version)).unwrap();
         builder.set_max_proto_version(Some(version)).unwrap();
         if let Some(leaf) = leaf {
@@ -49,21 +60,20 @@ impl SessionClient {
         tcp.set_read_timeout(Some(DEADLINE)).unwrap();
         let mut stream = SslStream::new(ssl, tcp).unwrap();
         stream.connect().ok()?;
-        Some(SessionConn { stream, host: host.to_owned() })
+        Some(SessionConn { stream })
     }
 
     /// One request on a new connection: the status, if the server let it in, and whether the session was taken.
     pub fn get(&self, addr: SocketAddr, host: &str) -> (Option<u16>, bool) {
         let Some(mut conn) = self.connect(addr, host) else { return (None, false) };
         let reused = conn.is_resumed();
-        (conn.get(), reused)
+        (conn.get(host), reused)
     }
 }
 
 /// A connection of a [`SessionClient`].
 pub struct SessionConn {
     stream: SslStream<TcpStream>,
-    host: String,
 }
 
 impl SessionConn {
@@ -73,9 +83,8 @@ impl SessionConn {
     }
 
     /// The status of the connection's last request; `None` where nothing comes back.
-    pub fn get(&mut self) -> Option<u16> {
+    pub fn get(&mut self, host: &str) -> Option<u16> {
         // A refusal may be on its way already.
-        let host = &self.host;
         let _ = write!(self.stream, "GET / HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
         let mut answer = Vec::new();
         // The end may come without a close_notify.

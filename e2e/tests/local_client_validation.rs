@@ -398,6 +398,26 @@ async fn a_session_from_elsewhere_is_no_way_in() {
 }
 
 #[tokio::test]
+async fn connections_of_before_the_first_demand_end() {
+    let ca = Ca::new();
+    let one = Origin::echo().await.named("one");
+    let of = |frontend| gateway("closed", json!([https("https", 443, Some(CLOSED))]), frontend);
+    let objects = [config_map("ca", &ca.pem()), route("closed", "closed", CLOSED)];
+    let product = serve_with(base(&one).into_iter().chain(objects), &[]).await;
+    product.write_manifest("gateway.yaml", &of(None));
+    let opened = async || {
+        let conn = H2Conn::connect_with(product.https(), &tls(Some(CLOSED), None)).await.ok()?;
+        (conn.get(CLOSED, "/").await.ok()?.status == 200).then_some(conn)
+    };
+    let mut h2 = eventually(DEADLINE, opened).await;
+    product.write_manifest("gateway.yaml", &of(Some(json!({"default": validation("ca", "AllowValidOnly")}))));
+    eventually(DEADLINE, async || get(product.https(), CLOSED, None).await.is_none().then_some(())).await;
+    assert_eq!(h2.get(CLOSED, "/").await.unwrap().status, 421);
+    assert!(h2.closed_within(DEADLINE).await);
+    assert_eq!(get(product.https(), CLOSED, Some(&client(&ca))).await, Some(200));
+}
+
+#[tokio::test]
 async fn each_address_asks_for_the_certificates_of_its_own_gateway() {
     let ca = Ca::new();
     let [one, two] = [Origin::echo().await.named("one"), Origin::echo().await.named("two")];

@@ -13,7 +13,9 @@ use ingress_e2e::h2_origin::{H2Origin, answer};
 use ingress_e2e::origin::{Origin, Reply};
 use ingress_e2e::pki::{Ca, KeyKind, Leaf, LeafOptions, tls_secret_yaml};
 use ingress_e2e::product::Product;
+use ingress_e2e::sessions::SessionClient;
 use ingress_e2e::{DEADLINE, eventually};
+use openssl::ssl::SslVersion;
 use serde_json::{Value, json};
 
 /// A product with two echo servers, `one` and `two`, and these objects beside a Gateway with an HTTP listener.
@@ -272,6 +274,28 @@ async fn a_connection_serves_the_hosts_of_its_own_listener_alone() {
         assert_eq!(arrived, usize::from(status == 200), "{host} on a connection for {sni}");
         assert_eq!(conn.get(&own(sni), "/").await.unwrap().status, 200, "the connection stays what it was");
     }
+    // Nor are others served on a resumed one, where TLS 1.2 has no word of the name but in the hello.
+    let addr = product.https();
+    let work = move || {
+        for version in [SslVersion::TLS1_2, SslVersion::TLS1_3] {
+            let client = SessionClient::new(version, None);
+            assert_eq!(client.get(addr, "a.example.com"), (Some(200), false), "{version:?}");
+            for (host, status) in [("x.wild.example.com", 421), ("a.example.com", 200)] {
+                let mut conn = client.connect(addr, "a.example.com").unwrap();
+                assert!(conn.is_resumed(), "{version:?}");
+                assert_eq!(conn.get(host), Some(status), "{version:?}");
+            }
+        }
+    };
+    tokio::task::spawn_blocking(work).await.unwrap();
+    let names = async || {
+        let log = product.log();
+        let resumed = log.iter().filter(|line| line["host"] == "x.wild.example.com" && line["status"] == 421);
+        let names: Vec<_> = resumed.map(|line| line["sni"].clone()).collect();
+        (names.len() == 3).then_some(names)
+    };
+    let names = eventually(DEADLINE, names).await;
+    assert!(names.iter().all(|name| name == "a.example.com"), "{names:?}");
 }
 
 #[tokio::test]

@@ -444,6 +444,21 @@ async fn sessions_are_resumed_in_both_versions() {
 }
 
 #[tokio::test]
+async fn sessions_are_kept_by_clients_alone() {
+    let origin = Origin::http(|_| Reply::new(200, "hi")).await;
+    let objects =
+        [ingress("web", HOST, "tls").yaml(), service("web", &[origin.addr()]), secret("tls", &leaf(HOST))];
+    let product = serve(objects).await;
+    let addr = product.https();
+    let work = move || {
+        let client = SessionClient::without_tickets();
+        [(); 2].map(|()| client.get(addr, HOST))
+    };
+    let results = tokio::task::spawn_blocking(work).await.unwrap();
+    assert_eq!(results, [(Some(200), false), (Some(200), false)]);
+}
+
+#[tokio::test]
 async fn a_resumed_connection_takes_a_place_like_any_other() {
     let origin = Origin::http(|_| Reply::new(200, "hi")).await;
     let objects =
@@ -467,7 +482,7 @@ async fn a_resumed_connection_takes_a_place_like_any_other() {
         assert!(resumed.is_resumed(), "{version:?}");
         let refused = RawConn::connect_with(addr, &Tls::new().sni(HOST)).await;
         assert!(refused.is_err(), "{version:?}: the place is taken");
-        let status = tokio::task::spawn_blocking(move || resumed.get()).await.unwrap();
+        let status = tokio::task::spawn_blocking(move || resumed.get(HOST)).await.unwrap();
         assert_eq!(status, Some(200), "{version:?}");
     }
 }

@@ -7,7 +7,9 @@ use ingress_e2e::client::{self, RawConn, Tls};
 use ingress_e2e::origin::Origin;
 use ingress_e2e::pki::{Ca, KeyKind, Leaf, tls_secret_yaml};
 use ingress_e2e::product::Product;
+use ingress_e2e::sessions::SessionClient;
 use ingress_e2e::{DEADLINE, eventually};
+use openssl::ssl::SslVersion;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::mpsc;
@@ -305,4 +307,36 @@ async fn what_clients_must_show_holds_where_tls_ends_for_a_route() {
     assert_eq!(hello(None).await, None);
     assert_eq!(hello(Some(others.leaf(&[], KeyKind::EcP256Sec1))).await, None);
     assert_eq!(parrot.accepts(), 1, "nobody else came this far");
+}
+
+#[tokio::test]
+async fn sessions_are_resumed_where_tls_ends_for_a_route() {
+    let (here, clients) = (Ca::new(), Ca::new());
+    let one = Origin::echo().await.named("one");
+    for demand in [false, true] {
+        let mut objects = mixed(&here);
+        if demand {
+            let refs = json!([{"group": "", "kind": "ConfigMap", "name": "clients"}]);
+            let mut gateway: Value = serde_json::from_str(&objects[1]).unwrap();
+            gateway["spec"]["tls"] =
+                json!({"frontend": {"default": {"validation": {"caCertificateRefs": refs}}}});
+            objects[1] = gateway.to_string();
+        }
+        let metadata = json!({"namespace": NAMESPACE, "name": "clients"});
+        let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"ca.crt": clients.pem()}});
+        objects.extend([map.to_string(), service("one", &[one.addr()]), tls_route("t", ENDED, "one")]);
+        let product = serve_with(objects, &[]).await;
+        let (addr, leaf) = (product.https(), clients.leaf(&[], KeyKind::EcP256Sec1));
+        let work = move || {
+            for version in [SslVersion::TLS1_2, SslVersion::TLS1_3] {
+                let client = SessionClient::new(version, demand.then_some(&leaf));
+                for resumed in [false, true, true] {
+                    assert_eq!(client.get(addr, ENDED), (Some(200), resumed), "{version:?}, {demand}");
+                }
+                let nobody = SessionClient::new(version, None);
+                assert_eq!(nobody.get(addr, ENDED).0.is_some(), !demand, "{version:?}");
+            }
+        };
+        tokio::task::spawn_blocking(work).await.unwrap();
+    }
 }

@@ -82,12 +82,14 @@ pub fn lets_in(validation: &ClientValidation, ssl: &SslRef) -> bool {
 }
 
 thread_local! {
-    static ANNOUNCED: RefCell<Hello> = const { RefCell::new(Hello { local: None, clients: None }) };
+    static ANNOUNCED: RefCell<Hello> = const { RefCell::new(Hello { name: None, local: None, clients: None }) };
 }
 
 /// What was decided about a connection when its hello was there.
 #[derive(Default)]
 pub struct Hello {
+    /// The server name that it asks for, in lower case and without a trailing dot.
+    pub name: Option<String>,
     /// Where it came in, if some Gateway listened then.
     pub local: Option<Local>,
     /// The certificate that is asked for.

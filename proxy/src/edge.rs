@@ -127,8 +127,8 @@ impl ServerApp for Edge {
         }
         let mut stream = EdgeStream::new(stream, self.shared.clone()).ok()?;
         stream.place = place.flatten();
-        // Where no certificate of clients is asked for, none of them is ever sent away by itself.
-        let conn = self.asks_clients(&stream.conn).then(|| stream.conn.clone());
+        // Without TLS nobody is asked for a certificate, and so nobody sent away for one, now or later.
+        let conn = (!plain).then(|| stream.conn.clone());
         let stream: Stream = if stream.frames.is_some() {
             Box::new(stream)
         } else {
@@ -167,13 +167,6 @@ impl ServerApp for Edge {
 }
 
 impl Edge {
-    /// Whether the port of a connection asks for certificates of clients at some of its hosts.
-    fn asks_clients(&self, conn: &Conn) -> bool {
-        let snapshot = self.shared.reader.peek();
-        let listener = conn.local.filter(|_| conn.tls).and_then(|local| snapshot.listeners.at(local));
-        listener.is_some_and(|listener| listener.asks_clients)
-    }
-
     /// The requests of one HTTP/1 connection, one after the other.
     async fn http1(&self, stream: Stream, conn: &Conn, shutdown: &ShutdownWatch) {
         let fd = stream.id();

@@ -42,21 +42,25 @@ pub struct Shown {
 /// Decides by the client's hello; whatever is published later changes nothing for the connection.
 pub fn choose(shared: &Shared, stream: &L4Stream, records: &[u8]) -> Choice {
     let snapshot = shared.reader.peek();
+    let name = server_name(records);
     if snapshot.listeners.is_empty() {
-        return Choice::Terminate(Hello::default());
+        return Choice::Terminate(Hello { name, ..Hello::default() });
     }
     let local = stream.get_socket_digest().and_then(|digest| edge::local(&digest, &shared.ports));
-    let ended = |clients| Choice::Terminate(Hello { local, clients });
-    let Some(listener) = local.and_then(|local| snapshot.listeners.at(local)) else { return ended(None) };
-    if listener.names.is_empty() {
-        return ended(None);
-    }
-    let asked = |name: Option<&str>| {
-        ended(listener.asks_clients.then(|| listener.routes.clients(name)).flatten().cloned())
+    let ended = |name, clients| Choice::Terminate(Hello { name, local, clients });
+    let Some(listener) = local.and_then(|local| snapshot.listeners.at(local)) else {
+        return ended(name, None);
     };
-    let Some(name) = server_name(records) else { return asked(None) };
+    if listener.names.is_empty() {
+        return ended(name, None);
+    }
+    let asked = |name: Option<String>| {
+        let clients = listener.asks_clients.then(|| listener.routes.clients(name.as_deref())).flatten();
+        ended(name, clients.cloned())
+    };
+    let Some(name) = name else { return asked(None) };
     match listener.mode(&name) {
-        TlsMode::Terminate => asked(Some(&name)),
+        TlsMode::Terminate => asked(Some(name)),
         TlsMode::Passthrough(Some(route)) => Choice::Pass(Taken { route: route.clone(), name }),
         TlsMode::TerminateTcp { route: Some(route), clients } => match listener.certs.find(Some(&name)) {
             Some(certificate) => {

@@ -73,7 +73,7 @@ pub fn client(stream: &L4Stream) -> Option<IpAddr> {
 
 /// Carries a connection until both sides are done, or both are silent for too long. `opening` is what was read of the
 /// client already.
-pub async fn run<C>(shared: Arc<Shared>, tunnel: Tunnel, client: C, opening: &[u8], carried: Carried)
+pub async fn run<C>(shared: Arc<Shared>, tunnel: Tunnel, client: C, opening: Vec<u8>, carried: Carried)
 where
     C: AsyncRead + AsyncWrite + Unpin,
 {
@@ -120,7 +120,7 @@ fn record(
 async fn pass<C>(
     shared: &Shared,
     client: C,
-    opening: &[u8],
+    opening: Vec<u8>,
     route: &Route,
     passed: &mut (u64, u64),
 ) -> Result<(), Rejection>
@@ -133,8 +133,7 @@ where
     let limit = timeouts.read.into_iter().chain(timeouts.send).max().filter(|_| timeouts.read.is_some());
     match connect(shared, backend, timeouts).await? {
         Server::Plain(mut server) => {
-            let whole = relay(client, &mut server, opening, limit, passed).await;
-            if !whole {
+            if !relay(client, &mut server, opening, limit, passed).await {
                 // A backend that speaks no TLS could not tell what broke off from what has ended.
                 let _ = server.set_zero_linger();
             }
@@ -147,12 +146,12 @@ where
     Ok(())
 }
 
-/// Copies until both sides are done, or silent for too long: tells whether both have ended as they should. `passed` gets
-/// how much came from the client, `opening` included, and from the server.
+/// Copies until both sides are done, or silent for too long: tells whether the client has ended as it should, and the server was
+/// told. `passed` gets how much came from the client, `opening` included, and from the server.
 async fn relay<C, S>(
     client: C,
     server: S,
-    opening: &[u8],
+    opening: Vec<u8>,
     limit: Option<Duration>,
     passed: &mut (u64, u64),
 ) -> bool
@@ -161,15 +160,17 @@ where
     S: AsyncRead + AsyncWrite + Unpin,
 {
     let moved = Arc::new(AtomicBool::new(false));
-    let mut client = Watched { inner: client, moved: moved.clone(), read: opening.len() as u64 };
-    let mut server = Watched { inner: server, moved: moved.clone(), read: 0 };
+    let mut client =
+        Watched { inner: client, moved: moved.clone(), read: opening.len() as u64, ended: false };
+    let mut server = Watched { inner: server, moved: moved.clone(), read: 0, ended: false };
     let work = async {
-        server.write_all(opening).await?;
+        server.write_all(&opening).await?;
+        drop(opening);
         copy_bidirectional(&mut client, &mut server).await
     };
-    let ended = until_silent(work, &moved, limit).await;
+    until_silent(work, &moved, limit).await;
     *passed = (client.read, server.read);
-    ended.is_some_and(|copied| copied.is_ok())
+    server.ended
 }
 
 /// Works until it is done, or until nothing has `moved` for so long (`None`); without a limit, until it is done.
@@ -237,7 +238,7 @@ async fn over_tls(shared: &Shared, peer: Octets) -> Result<CloseNotify, Rejectio
         return Err(Rejection::Tls);
     }
     let stream = stream.into_any().downcast::<SslStream<L4Stream>>().map_err(|_| Rejection::Internal)?;
-    Ok(CloseNotify(*stream))
+    Ok(CloseNotify::new(*stream))
 }
 
 /// A backend of which nobody knows what it speaks inside: no protocol is asked for (ALPN).
@@ -284,11 +285,12 @@ impl Peer for Octets {
     }
 }
 
-/// A stream that notes when it moves, and how much was read of it.
+/// A stream that notes when it moves, how much was read of it, and that it was told the end.
 struct Watched<S> {
     inner: S,
     moved: Arc<AtomicBool>,
     read: u64,
+    ended: bool,
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
@@ -321,13 +323,16 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.inner).poll_shutdown(cx)
+        let step = Pin::new(&mut self.inner).poll_shutdown(cx);
+        self.ended |= matches!(step, Poll::Ready(Ok(())));
+        step
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tokio::io::AsyncReadExt;
 
     #[tokio::test(start_paused = true)]
     async fn what_was_passed_is_counted_also_when_silence_ends_it() {
@@ -337,8 +342,61 @@ mod tests {
         far_server.write_all(b"answer!").await.unwrap();
         let mut counts = (0, 0);
         let limit = Some(Duration::from_millis(40));
-        assert!(!relay(client, server, b"hello", limit, &mut counts).await, "nobody has ended it");
+        assert!(!relay(client, server, b"hello".to_vec(), limit, &mut counts).await, "nobody has ended it");
         assert_eq!(counts, (9, 7));
+    }
+
+    #[tokio::test]
+    async fn what_the_client_has_ended_stays_ended_whatever_becomes_of_the_answer() {
+        let (client, mut far_client) = tokio::io::duplex(64);
+        let (server, mut far_server) = tokio::io::duplex(64);
+        let passing = tokio::spawn(async move {
+            let mut counts = (0, 0);
+            (relay(client, server, Vec::new(), None, &mut counts).await, counts)
+        });
+        far_client.write_all(b"bye").await.unwrap();
+        far_client.shutdown().await.unwrap();
+        let mut all = Vec::new();
+        far_server.read_to_end(&mut all).await.unwrap();
+        // It is gone, and the answer has nowhere to go.
+        drop(far_client);
+        let _ = far_server.write_all(b"thanks").await;
+        drop(far_server);
+        assert_eq!((all, passing.await.unwrap()), (b"bye".to_vec(), (true, (3, 6))));
+
+        let (client, far_client) = tokio::io::duplex(64);
+        let (server, mut far_server) = tokio::io::duplex(64);
+        let passing = tokio::spawn(async move {
+            let mut counts = (0, 0);
+            relay(Broken(client), server, Vec::new(), None, &mut counts).await
+        });
+        let mut all = Vec::new();
+        far_server.read_to_end(&mut all).await.unwrap();
+        assert!(!passing.await.unwrap(), "nobody has ended it");
+        drop(far_client);
+    }
+
+    /// A client that breaks off.
+    struct Broken(tokio::io::DuplexStream);
+
+    impl AsyncRead for Broken {
+        fn poll_read(self: Pin<&mut Self>, _: &mut Context<'_>, _: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()))
+        }
+    }
+
+    impl AsyncWrite for Broken {
+        fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+            Pin::new(&mut self.0).poll_write(cx, buf)
+        }
+
+        fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Pin::new(&mut self.0).poll_flush(cx)
+        }
+
+        fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Pin::new(&mut self.0).poll_shutdown(cx)
+        }
     }
 
     #[tokio::test(start_paused = true)]
@@ -349,7 +407,7 @@ mod tests {
         let began = tokio::time::Instant::now();
         let passing = tokio::spawn(async move {
             let mut counts = (0, 0);
-            relay(client, server, b"", Some(limit), &mut counts).await;
+            relay(client, server, Vec::new(), Some(limit), &mut counts).await;
             counts
         });
         for _ in 0..3 {
@@ -364,7 +422,7 @@ mod tests {
         let (client, _far_client) = tokio::io::duplex(64);
         let (server, _far_server) = tokio::io::duplex(64);
         let mut counts = (0, 0);
-        let forever = relay(client, server, b"", None, &mut counts);
+        let forever = relay(client, server, Vec::new(), None, &mut counts);
         assert!(tokio::time::timeout(Duration::from_secs(99_999), forever).await.is_err(), "no limit");
     }
 }

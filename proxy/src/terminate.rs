@@ -14,7 +14,7 @@ use crate::relay::{self, Carried, Tunnel};
 use crate::tls;
 use ingress_core::route::host::normal_name;
 use openssl::error::ErrorStack;
-use openssl::ssl::{NameType, Ssl, SslAcceptor};
+use openssl::ssl::{NameType, Ssl, SslAcceptor, SslVersion};
 use pingora_core::protocols::l4::stream::Stream as L4Stream;
 use pingora_core::protocols::tls::SslStream;
 use std::sync::Arc;
@@ -58,10 +58,11 @@ pub async fn run(
     drop(records);
     let shaking = shake(&acceptor, stream, &shown);
     let shaken = tokio::time::timeout(left.unwrap_or(CEILING), shaking).await.ok().flatten();
-    // What was chosen by one name holds for no other, should a second hello have brought one.
+    // What was chosen by one name holds for no other, should a second hello have brought one: TLS 1.3 alone knows those.
+    // Of earlier versions OpenSSL forgets the name where it resumes a session.
     let asked = |stream: &SslStream<L4Stream>| {
         let asked = stream.ssl().servername(NameType::HOST_NAME).map(normal_name);
-        asked.is_some_and(|asked| asked == taken.name)
+        stream.ssl().version2() != Some(SslVersion::TLS1_3) || asked.is_some_and(|asked| asked == taken.name)
     };
     let Some(stream) = shaken.filter(asked) else {
         shared.metrics.handshake("unknown", false);
@@ -72,7 +73,7 @@ pub async fn run(
     let tunnel = Tunnel::begin(&shared, place);
     drop(handshake);
     let carried = Carried { taken, client, tls_version: Some(version) };
-    relay::run(shared, tunnel, CloseNotify(stream), &[], carried).await;
+    relay::run(shared, tunnel, CloseNotify::new(stream), Vec::new(), carried).await;
 }
 
 async fn shake(
@@ -84,7 +85,11 @@ async fn shake(
         Some(clients) => clients::silent(clients)?,
         None => Ssl::new(acceptor.context()).ok()?,
     };
-    tls::install(keypair::of(certificate)?, &mut ssl).ok()?;
+    let installed = keypair::of(certificate).map(|pair| tls::install(pair, &mut ssl));
+    if !matches!(installed, Some(Ok(()))) {
+        tracing::warn!(source = %certificate.source, "certificate not usable; the connection is closed");
+        return None;
+    }
     let mut stream = SslStream::new(ssl, stream).ok()?;
     stream.accept().await.ok()?;
     let lets_in = clients.as_ref().is_none_or(|clients| clients::lets_in(clients, stream.ssl()));

@@ -32,7 +32,7 @@ use pingora_core::server::ShutdownWatch;
 use pingora_core::tls::ext;
 use pingora_core::tls::ssl::{
     AlpnError, ClientHelloResponse, NameType, SslAcceptor, SslAcceptorBuilder, SslMethod, SslOptions,
-    SslVersion, select_next_proto,
+    SslSessionCacheMode, SslVersion, select_next_proto,
 };
 use pingora_core::utils::tls::CertKey;
 use std::any::Any;
@@ -86,6 +86,8 @@ struct Outcome {
     done: AtomicBool,
     /// Where the connection came in, as [`Hello`] has it.
     local: Option<Local>,
+    /// The server name of the hello.
+    name: Option<Box<str>>,
     _place: Place,
 }
 
@@ -111,9 +113,15 @@ impl Port {
     /// OpenSSL has the client's hello, and has not looked for a session to resume. A second one, after a retry, changes nothing.
     fn hello(&self, ssl: &mut TlsRef) -> Result<ClientHelloResponse, ErrorStack> {
         if ssl.ex_data(self.outcome).is_none() {
-            let Hello { local, clients } = Hello::announced();
-            let (metrics, done) = (self.metrics.clone(), AtomicBool::new(false));
-            ssl.set_ex_data(self.outcome, Outcome { metrics, done, local, _place: self.places.keep() });
+            let Hello { name, local, clients } = Hello::announced();
+            let outcome = Outcome {
+                metrics: self.metrics.clone(),
+                done: AtomicBool::new(false),
+                local,
+                name: name.map(Into::into),
+                _place: self.places.keep(),
+            };
+            ssl.set_ex_data(self.outcome, outcome);
             if let Some(validation) = clients {
                 self.asked.take_over(ssl, validation)?;
             }
@@ -144,11 +152,13 @@ impl TlsAccept for Certificates {
     async fn handshake_complete_callback(&self, ssl: &TlsRef) -> Option<Arc<dyn Any + Send + Sync>> {
         let version = version(ssl);
         self.0.metrics.handshake(version, true);
-        if let Some(outcome) = ssl.ex_data(self.0.outcome) {
+        let outcome = ssl.ex_data(self.0.outcome);
+        if let Some(outcome) = outcome {
             outcome.done.store(true, Ordering::Relaxed);
         }
-        let sni = ssl.servername(NameType::HOST_NAME);
-        let sni = sni.map(|name| normal_name(name).into());
+        // OpenSSL forgets the name where it resumes a session of TLS 1.2.
+        let asked = ssl.servername(NameType::HOST_NAME).map(|name| normal_name(name).into());
+        let sni = asked.or_else(|| outcome?.name.clone());
         Some(Arc::new(TlsInfo { sni, version, clients: self.0.asked.enforced(ssl) }))
     }
 }
@@ -295,7 +305,7 @@ impl PreTlsProcess for HelloDeadline {
                     let client = relay::client(&stream);
                     let carried = Carried { taken: by, client, tls_version: None };
                     let tunnel = Tunnel::begin(&shared, place);
-                    tokio::spawn(async move { relay::run(shared, tunnel, stream, &records, carried).await });
+                    tokio::spawn(async move { relay::run(shared, tunnel, stream, records, carried).await });
                     return closed("passed through");
                 }
                 Choice::TerminateTcp(by, shown) => {
@@ -344,6 +354,8 @@ fn always(settings: &mut SslAcceptorBuilder) -> Result<(), ErrorStack> {
     settings.set_min_proto_version(Some(SslVersion::TLS1_2))?;
     settings.set_cipher_list(CIPHERS)?;
     settings.set_options(SslOptions::CIPHER_SERVER_PREFERENCE | SslOptions::NO_RENEGOTIATION);
+    // Clients keep their sessions (tickets); each of ours would be up to twenty thousand of them in memory.
+    settings.set_session_cache_mode(SslSessionCacheMode::OFF);
     Ok(())
 }
 
@@ -363,7 +375,7 @@ pub(crate) fn silent_context() -> Result<SslAcceptorBuilder, ErrorStack> {
 
 /// The certificate for server names that nobody declared: made at start, P-256, valid for as long as
 /// scanners accept (397 days).
-fn self_signed() -> Result<CertKey, ErrorStack> {
+pub(crate) fn self_signed() -> Result<CertKey, ErrorStack> {
     let key = PKey::from_ec_key(EcKey::generate(&*EcGroup::from_curve_name(Nid::X9_62_PRIME256V1)?)?)?;
     let mut name = X509NameBuilder::new()?;
     name.append_entry_by_text("O", "TAK-OS Ingress")?;

@@ -104,11 +104,12 @@ impl CertStore {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::Kind;
 
-    fn key(n: u8) -> Arc<CertifiedKey> {
+    /// One of many certificates.
+    pub(crate) fn key(n: u8) -> Arc<CertifiedKey> {
         Arc::new(CertifiedKey {
             chain: vec![],
             key: PrivateKeyDer::Pkcs8(vec![n].into()),

@@ -6,7 +6,7 @@
 //! and 443 as long as no listener is declared there.
 
 use crate::route::names::HostMap;
-use crate::{CertStore, ClientValidation, HostPattern, Route, RouteTable};
+use crate::{CertStore, ClientValidation, Route, RouteTable};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -142,19 +142,18 @@ impl Listener {
         let Some((pattern, mode)) = self.names.find_entry(sni).filter(|(_, mode)| !mode.http()) else {
             return served;
         };
-        let own = pattern.specificity();
-        let certs = self.certs.explain(Some(sni)).map(|(pattern, _)| pattern);
+        // Not by certificates: one may be valid for more than what is served with it.
         let routes = self.routes.find_entry(sni).map(|(pattern, _)| pattern);
-        let more = |p: HostPattern| p.specificity() > own;
-        if certs.is_some_and(more) || routes.is_some_and(more) { served } else { mode }
+        if routes.is_some_and(|p| p.specificity() > pattern.specificity()) { served } else { mode }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cert::tests::key;
     use crate::route::table::tests::route;
-    use crate::{PathMatch, VirtualHost};
+    use crate::{HostPattern, PathMatch, VirtualHost};
 
     fn listener(tls: bool) -> Arc<Listener> {
         Arc::new(Listener { tls, ..Listener::default() })
@@ -212,7 +211,13 @@ mod tests {
         );
         let mut routes = RouteTable::default();
         routes.set(&"b.example.com".parse().unwrap(), VirtualHost::build(vec![pass.clone()]).0);
-        let l = Listener { names: Arc::new(names), routes: Arc::new(routes), ..Listener::default() };
+        // More specific for one label than what Gateways mean by it, and no word on what is served.
+        let mut certs = CertStore::default();
+        certs.insert(&"*.example.com".parse().unwrap(), key(1));
+        certs.insert(&"d.example.com".parse().unwrap(), key(1));
+        let (names, routes, certs) = (Arc::new(names), Arc::new(routes), Arc::new(certs));
+        let l = Listener { names, routes, certs, ..Listener::default() };
+        assert_eq!(l.mode("d.example.com"), &TlsMode::Passthrough(None));
         assert_eq!(l.mode("a.example.com"), &TlsMode::Passthrough(Some(pass)));
         assert_eq!(l.mode("b.example.com"), &TlsMode::Terminate);
         assert_eq!(l.mode("c.d.example.com"), &TlsMode::Passthrough(None));

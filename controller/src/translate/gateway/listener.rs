@@ -175,8 +175,13 @@ impl Look<'_> {
                 steps.conflict("HostnameConflict", field(".hostname"), message, findings);
             }
         }
-        let serves = !owner.refused && steps.accepted.is_ok() && (!mode.ends_tls() || certificate.is_some());
-        let Owner { address, .. } = owner;
+        // What is not accepted, by itself or with its owner, takes nothing from others.
+        let scope =
+            (steps.accepted.is_ok() && !owner.refused).then_some(Scope { address: owner.address, port });
+        if let Some(scope) = scope {
+            self.ports.entry(scope).or_insert(mode.tls());
+        }
+        let serves = scope.is_some() && (!mode.ends_tls() || certificate.is_some());
         Listener {
             name: spec.name.clone(),
             port: spec.port,
@@ -184,7 +189,7 @@ impl Look<'_> {
             hostname,
             kinds,
             from,
-            scope: steps.accepted.is_ok().then_some(Scope { address, port }),
+            scope,
             serves,
             certificate,
             clients,
@@ -227,7 +232,7 @@ impl Look<'_> {
             );
             return Err(("PortUnavailable", message));
         };
-        if *self.ports.entry(Scope { address: owner.address, port }).or_insert(tls) != tls {
+        if self.ports.get(&Scope { address: owner.address, port }).is_some_and(|used| *used != tls) {
             let other = if tls { "HTTP" } else { "TLS" };
             let message = format!("port {port} is in use for {other}");
             return Err(("ProtocolConflict", message));

@@ -440,3 +440,57 @@ fn any_sequence_of_changes_ends_where_a_fresh_translation_does_and_serves_nothin
     }
     assert_eq!(seen.len(), 3, "{seen:?}");
 }
+
+#[test]
+fn what_is_refused_takes_neither_port_nor_certificate_from_others() {
+    let first = secret("infra").replace("\"name\":\"tls\"", "\"name\":\"first\"");
+    let second = secret("infra").replace("\"name\":\"tls\"", "\"name\":\"second\"");
+    let of = |secret: &str, more: &str| {
+        let https =
+            https("https", 443, "a.example.com").replace("{name: tls}", &format!("{{name: {secret}}}"));
+        format!("{https}{more}")
+    };
+    let plain = format!(", {{name: plain, port: 8443, protocol: HTTP, {ALL}}}");
+    let mut old: Value = serde_yaml_like(&asking("old", 1, &of("first", &plain), ""));
+    old["spec"]["infrastructure"] = json!({"parametersRef": {"group": "", "kind": "ConfigMap", "name": "x"}});
+    let young = asking("young", 2, &of("second", &format!(", {}", https("more", 8443, "b.example.com"))), "");
+    let route = on("r", "young", 3, "a.example.com");
+    for refused_first in [true, false] {
+        let mut bench = bench_of(settings(), &[&first, &second, &secret("infra")]);
+        let old = old.to_string();
+        for gateway in if refused_first { [&old, &young] } else { [&young, &old] } {
+            bench.add(gateway);
+        }
+        bench.add(&route);
+        is(bench.condition("Gateway/old", "", "Accepted").unwrap(), "False", "InvalidParameters");
+        let shown = |bench: &Bench, host: &str| {
+            let listener = bench.last.listeners.get(Scope { address: None, port: 443 }).unwrap();
+            listener.certs.find(Some(host)).map(|certificate| certificate.source.name.to_string())
+        };
+        assert_eq!(shown(&bench, "a.example.com").as_deref(), Some("second"));
+        is(bench.condition("Gateway/young", "/listeners/1", "Accepted").unwrap(), "True", "Accepted");
+        assert!(bench.last.listeners.get(Scope { address: None, port: 8443 }).unwrap().tls);
+        // Once it is accepted the older one comes first again.
+        let mut fine: Value = serde_json::from_str(&old).unwrap();
+        fine["spec"].as_object_mut().unwrap().remove("infrastructure");
+        fine["metadata"]["resourceVersion"] = "2".into();
+        bench.add(&fine.to_string());
+        assert_eq!(shown(&bench, "a.example.com").as_deref(), Some("first"));
+        is(
+            bench.condition("Gateway/young", "/listeners/1", "Accepted").unwrap(),
+            "False",
+            "ProtocolConflict",
+        );
+    }
+
+    // Nor does a listener that is refused keep its port's protocol.
+    let nobody = asking("nobody", 1, &https("one", 8443, "x.example.com"), &default(&of_map("missing")));
+    let other = asking("other", 2, &format!("{{name: plain, port: 8443, protocol: HTTP, {ALL}}}"), "");
+    let bench = bench_of(settings(), &[&secret("infra"), &nobody, &other]);
+    is(
+        bench.condition("Gateway/nobody", "/listeners/0", "Accepted").unwrap(),
+        "False",
+        "NoValidCACertificate",
+    );
+    is(bench.condition("Gateway/other", "/listeners/0", "Accepted").unwrap(), "True", "Accepted");
+}
