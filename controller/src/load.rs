@@ -1,17 +1,24 @@
 //! One look at a source, for `explain`: what a controller would serve from it, and then no more. Writes nothing.
 
 use crate::check::{self, Manifest, Mistakes};
+use crate::cluster::backend_tls::{BackendTlsPolicySpec, ConfigMap};
+use crate::cluster::gateway::{
+    GatewayClassSpec, GatewaySpec, GrantSpec, GrpcRouteSpec, HttpRouteSpec, ListenerSetSpec, TlsRouteSpec,
+    Wire,
+};
 use crate::cluster::{Cluster, Dirty};
-use crate::translate::{Settings, Translator};
+use crate::translate::{self, Settings, Translator};
 use crate::update::{Object, Update, Watched};
 use crate::watch;
 use ingress_core::{ServicePort, Snapshot};
 use k8s_openapi::NamespaceResourceScope;
-use k8s_openapi::api::core::v1::{Secret, Service};
+use k8s_openapi::api::core::v1::{Namespace, Secret, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::api::networking::v1::{Ingress, IngressClass};
 use kube::api::{Api, ListParams};
-use kube::core::DeserializeGuard;
+use kube::core::{DeserializeGuard, PartialObjectMeta};
+use serde::de::DeserializeOwned;
+use std::fmt::Debug;
 use std::net::IpAddr;
 
 const PAGE: u32 = 500;
@@ -72,8 +79,19 @@ pub async fn from_cluster(
         false,
     )
     .await?;
+    if settings.gateway_api {
+        load.gateway_api().await?;
+    }
     let (mut cluster, mut dirty) = (Cluster::default(), Dirty::default());
-    Update::Files(load.objects).apply(&mut cluster, &mut dirty);
+    Update::Files(std::mem::take(&mut load.objects)).apply(&mut cluster, &mut dirty);
+    if translate::names_authorities(&cluster) {
+        load.namespaced::<ConfigMap>("ConfigMaps", ListParams::default(), false).await?;
+        for object in load.objects {
+            if let Object::ConfigMap(map) = object {
+                cluster.apply_config_map(map, &mut dirty);
+            }
+        }
+    }
     let translation = Translator::new(settings.clone()).translate(&cluster, &dirty);
     Ok(Loaded {
         snapshot: Snapshot {
@@ -127,13 +145,42 @@ impl Load<'_> {
         Ok(())
     }
 
-    /// Takes in a list page by page.
+    /// What a controller reads of the Gateway API, but for what only statuses need.
+    async fn gateway_api(&mut self) -> Result<(), LoadError> {
+        let all = ListParams::default;
+        if self.only.is_empty() {
+            let api = Api::<PartialObjectMeta<Namespace>>::all(self.client.clone());
+            self.pages(api, "Namespaces", all(), false, |namespace| namespace.reduce().ok()).await?;
+        }
+        let classes = Api::<DeserializeGuard<Wire<GatewayClassSpec>>>::all(self.client.clone());
+        self.list(classes, "GatewayClasses", all(), false).await?;
+        self.namespaced::<Wire<GatewaySpec>>("Gateways", all(), false).await?;
+        self.namespaced::<Wire<ListenerSetSpec>>("ListenerSets", all(), false).await?;
+        self.namespaced::<Wire<GrantSpec>>("ReferenceGrants", all(), false).await?;
+        self.namespaced::<Wire<HttpRouteSpec>>("HTTPRoutes", all(), false).await?;
+        self.namespaced::<Wire<GrpcRouteSpec>>("GRPCRoutes", all(), false).await?;
+        self.namespaced::<Wire<TlsRouteSpec>>("TLSRoutes", all(), false).await?;
+        self.namespaced::<Wire<BackendTlsPolicySpec>>("BackendTLSPolicies", all(), false).await
+    }
+
     async fn list<K: Watched>(
         &mut self,
         api: Api<DeserializeGuard<K>>,
         what: &'static str,
         params: ListParams,
         needed: bool,
+    ) -> Result<(), LoadError> {
+        self.pages(api, what, params, needed, watch::readable).await
+    }
+
+    /// Takes in a list page by page. Of a kind that is not installed there is nothing.
+    async fn pages<K: Clone + DeserializeOwned + Debug>(
+        &mut self,
+        api: Api<K>,
+        what: &'static str,
+        params: ListParams,
+        needed: bool,
+        read: impl Fn(K) -> Option<Object>,
     ) -> Result<(), LoadError> {
         let mut params = params.limit(PAGE);
         loop {
@@ -146,9 +193,10 @@ impl Load<'_> {
                     }
                     return Ok(());
                 }
+                Err(kube::Error::Api(status)) if status.code == 404 && !needed => return Ok(()),
                 Err(error) => return Err(LoadError { what, error }),
             };
-            self.objects.extend(page.items.into_iter().filter_map(watch::readable));
+            self.objects.extend(page.items.into_iter().filter_map(&read));
             match page.metadata.continue_.filter(|token| !token.is_empty()) {
                 Some(token) => params = params.continue_token(&token),
                 None => return Ok(()),
@@ -167,6 +215,11 @@ mod tests {
 
     /// An API with two pages of Ingresses, one Service, and a user who may read nothing called `refused`.
     fn api(refused: &'static str) -> kube::Client {
+        api_with(refused, None)
+    }
+
+    /// One that has the Gateway API too, with at most one object of each of its kinds.
+    fn api_with(refused: &'static str, objects: Option<&'static Value>) -> kube::Client {
         let service = tower::service_fn(move |request: Request<Body>| async move {
             let path = request.uri().path().to_owned();
             let query = request.uri().query().unwrap_or_default().to_owned();
@@ -184,7 +237,18 @@ mod tests {
                 "endpointslices" if query.contains("service-name") => {
                     (200, list("EndpointSliceList", vec![slice()], ""))
                 }
-                "endpointslices" | "secrets" | "ingressclasses" => (200, list("List", vec![], "")),
+                "endpointslices" | "secrets" | "ingressclasses" | "namespaces" => {
+                    (200, list("List", vec![], ""))
+                }
+                _ if path.contains("/gateway.networking.k8s.io/v1/") => match objects {
+                    None => {
+                        (404, json!({ "kind": "Status", "status": "Failure", "message": "404", "code": 404 }))
+                    }
+                    Some(objects) => {
+                        (200, list("List", objects.get(resource).cloned().into_iter().collect(), ""))
+                    }
+                },
+                "configmaps" if objects.is_some() => (200, list("List", vec![], "")),
                 other => panic!("{other} is none of what is to be listed"),
             };
             let body = Body::from(body.to_string().into_bytes());
@@ -239,5 +303,62 @@ mod tests {
         }
         let error = from_cluster(&api("ingresses"), &Settings::default(), &[]).await.err().unwrap();
         assert!(error.to_string().starts_with("cannot list Ingresses"), "{error}");
+    }
+
+    fn gateway_api() -> &'static Value {
+        let refs = json!([{ "group": "", "kind": "ConfigMap", "name": "ca" }]);
+        let parents = json!([{ "name": "gw", "namespace": "infra" }]);
+        Box::leak(Box::new(json!({
+            "gatewayclasses": {
+                "metadata": { "name": "tak-os" }, "spec": { "controllerName": "tak-os.org/gateway-controller" },
+            },
+            "gateways": {
+                "metadata": { "name": "gw", "namespace": "infra" },
+                "spec": { "gatewayClassName": "tak-os", "listeners": [{
+                    "name": "http", "port": 80, "protocol": "HTTP", "allowedRoutes": { "namespaces": { "from": "All" } },
+                }] },
+            },
+            "httproutes": {
+                "metadata": { "name": "r", "namespace": "shop" },
+                "spec": { "parentRefs": parents, "hostnames": ["gw.example.com"],
+                          "rules": [{ "backendRefs": [{ "name": "web", "port": 80 }] }] },
+            },
+            "backendtlspolicies": {
+                "metadata": { "name": "p", "namespace": "shop" },
+                "spec": { "targetRefs": [{ "group": "", "kind": "Service", "name": "other" }],
+                          "validation": { "caCertificateRefs": refs, "hostname": "a" } },
+            },
+        })))
+    }
+
+    #[tokio::test]
+    async fn routes_of_the_gateway_api_are_read_where_it_is_installed() {
+        let found = async |refused: &'static str, objects, settings: &Settings| {
+            let loaded = from_cluster(&api_with(refused, objects), settings, &[]).await.unwrap();
+            let scope = ingress_core::Scope { address: None, port: 80 };
+            let listener = loaded.snapshot.listeners.get(scope);
+            let found = listener.is_some_and(|l| l.routes.find("gw.example.com", "/").is_ok());
+            (found, loaded.gaps.len())
+        };
+        let all = Some(gateway_api());
+        assert_eq!(found("", all, &Settings::default()).await, (true, 0));
+        assert_eq!(found("", None, &Settings::default()).await, (false, 0));
+        let off = Settings { gateway_api: false, ..Settings::default() };
+        assert_eq!(found("", all, &off).await, (false, 0));
+        for kind in ["gatewayclasses", "gateways", "httproutes"] {
+            assert_eq!(found(kind, all, &Settings::default()).await, (false, 1), "{kind}");
+        }
+        let beside = [
+            "namespaces",
+            "configmaps",
+            "listenersets",
+            "referencegrants",
+            "grpcroutes",
+            "tlsroutes",
+            "backendtlspolicies",
+        ];
+        for kind in beside {
+            assert_eq!(found(kind, all, &Settings::default()).await, (true, 1), "{kind}");
+        }
     }
 }

@@ -198,13 +198,8 @@ impl<'a, T: Translate, F: FnMut() -> T> Rebuild<'a, T, F> {
         if *self.awaited.config_maps.borrow() {
             return;
         }
-        let Cluster { backend_tls_policies: policies, gateways, .. } = &self.cluster;
-        let ours = |class| translate::is_ours(&self.cluster, class);
-        let names =
-            |key| policies.get(key).is_some_and(|p| !p.spec.validation.ca_certificate_refs.is_empty());
-        let of_clients =
-            || gateways.values().any(|g| g.spec.names_authorities() && ours(&g.spec.gateway_class_name));
-        if !(self.dirty.backend_tls_policies.iter().any(names) || (self.dirty.gateways && of_clients())) {
+        let changed = self.dirty.gateways || !self.dirty.backend_tls_policies.is_empty();
+        if !changed || !translate::names_authorities(&self.cluster) {
             return;
         }
         for namespace in self.policy_namespaces.clone() {

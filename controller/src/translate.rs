@@ -40,7 +40,7 @@ use crate::finding::{Finding, Findings, Outcome};
 use crate::write::{Change, Target, Write};
 use class::Class;
 pub use gateway::CONTROLLER as GATEWAY_CONTROLLER;
-pub(crate) use gateway::is_ours;
+pub(crate) use gateway::{is_ours, names_authorities};
 use gateway_api::{GatewayApi, Pass, Served, add_lost};
 use host::Claims;
 use index::Index;

@@ -118,6 +118,14 @@ pub(crate) fn is_ours(cluster: &Cluster, class: &str) -> bool {
     cluster.gateway_classes.get(&Key::new("", class)).is_some_and(|c| *c.spec.controller_name == *CONTROLLER)
 }
 
+/// Whether a policy, or a Gateway of ours, names authorities: they are in ConfigMaps.
+pub(crate) fn names_authorities(cluster: &Cluster) -> bool {
+    let mut policies = cluster.backend_tls_policies.values();
+    let mut gateways = cluster.gateways.values();
+    policies.any(|policy| !policy.spec.validation.ca_certificate_refs.is_empty())
+        || gateways.any(|g| g.spec.names_authorities() && is_ours(cluster, &g.spec.gateway_class_name))
+}
+
 impl Gateways {
     /// Looks at all of them.
     pub(super) fn read(
