@@ -106,7 +106,7 @@ impl Metrics {
                 "Clients cut off, or refused, because --response-stream-budget was used up.",
             )?,
             active: gauge(r, "active_requests", "Requests in flight, tunnels included.")?,
-            tunnels: gauge(r, "upgraded_tunnels", "Open WebSocket tunnels.")?,
+            tunnels: gauge(r, "upgraded_tunnels", "Open tunnels: WebSocket, and connections of TLSRoutes.")?,
             handshakes: counters(
                 r,
                 "tls_handshakes_total",
